@@ -19,6 +19,7 @@ import (
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -32,7 +33,7 @@ type findCommand struct {
 // Help is the longer text of --help.
 func (*findCommand) Help() string {
 	return `Searches outbox, archive, inbox and idempotency keys of one database, as far as they exist. It reads no table as a whole, and reports
-what it did not search for that reason. An event of another producer has the hash of its source and id in the inbox: --ce-source computes it.`
+what it did not search for that reason, or because its role may not: then its exit code is 1. An event of another producer has the hash of its source and id in the inbox: --ce-source computes it.`
 }
 
 // findings are the results for a text.
@@ -40,6 +41,8 @@ type findings struct {
 	Outbox *operator.Found      `json:"outbox"` // nil: no outbox here
 	Inbox  *inboxoperator.Found `json:"inbox"`
 	Keys   *keysoperator.Found  `json:"keys"`
+	// NotLooked are the sides that could not be searched, each with the reason.
+	NotLooked []string `json:"not_looked_at"`
 }
 
 func (c *findCommand) run(ctx context.Context, p *program) error {
@@ -57,12 +60,17 @@ func (c *findCommand) run(ctx context.Context, p *program) error {
 		case err != nil:
 			return withAdvice(err)
 		case c.JSON:
-			return writeJSON(p.stdout, struct {
+			err = writeJSON(p.stdout, struct {
 				findings
 				Next []string `json:"next"` // the commands that go on with the events
 			}{f, f.next(c.database)})
+		default:
+			err = f.write(p.stdout, c.database)
 		}
-		return f.write(p.stdout, c.database)
+		if err == nil && len(f.NotLooked) > 0 {
+			return errNotLooked
+		}
+		return err
 	})
 }
 
@@ -80,29 +88,57 @@ func (c *findCommand) find(ctx context.Context, pool *pgxpool.Pool) (f findings,
 	if err != nil {
 		return f, &service.UsageError{Err: err}
 	}
+	f.NotLooked = []string{}
+	// without notes why a side was not searched, and returns an error that ends the search.
+	without := func(side migrations.Set, err error) error {
+		why, err := c.notLooked(ctx, pool, side, err)
+		if why != "" {
+			f.NotLooked = append(f.NotLooked, why)
+		}
+		return err
+	}
 	if found, err := out.Find(ctx, c.Text); err == nil {
 		f.Outbox = &found
-	} else if none = outboxError(err); !notHere(err) {
+	} else if none = outboxError(err); without(migrations.Outbox, err) != nil {
 		return f, err
 	}
 	if found, err := in.Find(ctx, c.Text); err == nil {
 		f.Inbox = &found
-	} else if !notHere(err) {
+	} else if without(migrations.Inbox, err) != nil {
 		return f, err
 	}
 	if found, err := keys.Find(ctx, c.Text); err == nil {
 		f.Keys = &found
-	} else if !notHere(err) {
+	} else if without(migrations.Idempotency, err) != nil {
 		return f, err
 	}
-	if f == (findings{}) {
+	if f.Outbox == nil && f.Inbox == nil && f.Keys == nil && len(f.NotLooked) == 0 {
 		return f, none
 	}
 	return f, nil
 }
 
-// notHere reports whether the tables are missing, or this role may not read them.
-func notHere(err error) bool { return wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) }
+// errNotLooked is the error of a command whose output says what it could not look at.
+var errNotLooked = errors.New("not everything was looked at, see above")
+
+// notLooked says why a side could not be looked at: this role may not, or tables are missing; "" if the database has
+// none of its tables. It returns every other error.
+func (d database) notLooked(ctx context.Context, pool *pgxpool.Pool, side migrations.Set, err error) (string, error) {
+	why := pgerr.Denied(err)
+	if why == "" {
+		if !wrongSchema(err) {
+			return "", err
+		}
+		list, unread := migrations.Applied(ctx, pool, migrations.Options{
+			Schema: d.Schema, Sets: []migrations.Set{side},
+		})
+		if unread == nil && !slices.ContainsFunc(list, func(m migrations.Status) bool { return m.Applied }) {
+			return "", nil
+		}
+		why = err.Error() + "; `relay migrate` makes the tables"
+	}
+	return "Not looked at: " + string(side) + ": " + why + ".", nil
+}
 
 // goOn returns the command that goes on with an event of the outbox; empty: there is none.
 func (d database) goOn(e operator.FoundEvent) string {
@@ -193,11 +229,13 @@ func (f findings) write(w io.Writer, d database) error {
 		}
 		errs = append(errs, writeList(w, false, f.Keys.Operations, head, line))
 	}
-	if nothing {
+	if nothing && len(f.NotLooked) > 0 {
+		fmt.Fprintln(w, "Nothing was found in what could be looked at.")
+	} else if nothing {
 		fmt.Fprintln(w, "Nothing was found. Rows that are published are deleted unless they are archived, and "+
 			"Kafka is not searched.")
 	}
-	for _, text := range unsearched {
+	for _, text := range append(unsearched, f.NotLooked...) {
 		fmt.Fprintln(w, text)
 	}
 	return errors.Join(errs...)

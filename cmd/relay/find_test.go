@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +64,47 @@ func TestFindCommand(t *testing.T) {
 	env["RELAY_SCHEMA"] = none.Schema
 	if code, _, stderr = command(t, env, "find", "--text=x"); code != codeSchema {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// TestNotLookedAt: what a role may not read, or what is missing of the tables that are here, is named with what ends
+// that, and is not called empty.
+func TestNotLookedAt(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	env := environment{"RELAY_DATABASE_URL": h.url(t, h.user("relay"))}
+	const mayNot = "Not looked at: inbox: permission denied for table inbox_parked; " +
+		"grant select on table inbox_parked to this role."
+	code, text, stderr := command(t, env, "find", "--text=pay-1")
+	if code != codeFailed || !strings.Contains(text, mayNot) ||
+		!strings.Contains(text, "grant select on table idempotency_key to this role") ||
+		!strings.Contains(text, "Nothing was found in what could be looked at.") ||
+		!strings.Contains(stderr, "not everything was looked at") {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
+	}
+	code, text, _ = command(t, env, "find", "--json", "--text=pay-1")
+	var found findings
+	if err := json.Unmarshal([]byte(text), &found); err != nil || code != codeFailed || found.Outbox == nil ||
+		found.Inbox != nil || len(found.NotLooked) != 2 || found.NotLooked[0] != mayNot {
+		t.Errorf("exit code %d, %v: %s", code, err, text)
+	}
+	code, text, stderr = command(t, env, "status")
+	if code != codeOK || !strings.Contains(text, "Not looked at: inbox: this role lacks ") ||
+		!strings.Contains(text, "table inbox_consumer: select") {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
+	}
+	_, text, _ = command(t, env, "doctor")
+	if !regexp.MustCompile(`(?m)^skip  idempotency keys +not looked at: permission denied for table idempotency_key; ` +
+		`grant select`).MatchString(text) {
+		t.Error(text)
+	}
+	h.Exec(t, "drop table inbox_parked cascade")
+	env["RELAY_DATABASE_URL"] = h.AdminURL
+	code, text, stderr = command(t, env, "find", "--text=pay-1")
+	if code != codeFailed || strings.Contains(text, "idempotency") ||
+		!strings.Contains(text, "Not looked at: inbox: ") ||
+		!strings.Contains(text, `"inbox_parked" does not exist`) {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -30,7 +30,7 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	consumers, err := c.consumers(ctx, c.Timeout)
+	consumers, without, err := c.consumers(ctx, c.Timeout)
 	if err != nil {
 		return err
 	}
@@ -38,10 +38,17 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 		return writeJSON(p.stdout, struct {
 			operator.Status
 			Consumers []consumerLine `json:"consumers"`
-		}{st, orEmpty(consumers)})
+			NotLooked []string       `json:"not_looked_at"`
+		}{st, orEmpty(consumers), orEmpty(without)})
 	}
-	if err := writeStatus(p.stdout, st); err != nil || len(consumers) == 0 {
+	if err := writeStatus(p.stdout, st); err != nil {
 		return err
+	}
+	for _, why := range without {
+		fmt.Fprintln(p.stdout, "\n"+why)
+	}
+	if len(consumers) == 0 {
+		return nil
 	}
 	const head = "\nCONSUMER\tPARTITIONS\tHALTED\tPARKED\tQUARANTINED\tUNMOVED"
 	return writeList(p.stdout, false, consumers, head, func(table io.Writer, l consumerLine) {
@@ -60,12 +67,22 @@ type consumerLine struct {
 	Unmoved     time.Duration `json:"unmoved"` // since it last decided an event, in any of them
 }
 
-// consumers returns none if there is no inbox, or this role may not read it.
-func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
+// consumers returns none if there is no inbox. without says why it could not be looked at.
+func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, without []string,
+	err error,
+) {
 	err = d.withReader(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema, false)
-		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
-			return nil
+		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema, true)
+		if err != nil {
+			why, err := d.notLooked(ctx, pool, migrations.Inbox, err)
+			if why != "" {
+				without = append(without, why)
+			}
+			return err
+		}
+		if len(found.MissingRights) > 0 {
+			without = append(without, "Not looked at: inbox: this role lacks "+strings.Join(found.MissingRights, ", ")+
+				": grant that.")
 		}
 		for _, c := range found.Consumers {
 			l := consumerLine{
@@ -84,7 +101,7 @@ func (d database) consumers(ctx context.Context, timeout time.Duration) (list []
 		}
 		return err
 	})
-	return list, inboxError(err)
+	return list, without, inboxError(err)
 }
 
 // status reads the state of the outbox.
