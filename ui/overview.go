@@ -22,6 +22,7 @@ type overviewDatabase struct {
 	Examined time.Time // of the findings; zero: the doctor has not finished
 	Unsure   string    // why the findings are not those of now
 	ReadOnly bool
+	Denied   bool // the role may not read all of it
 }
 
 type overviewPage struct {
@@ -58,7 +59,7 @@ func overviewOne(q *request) error {
 func (q *request) overviewPage(databases ...*reads.Database) (p overviewPage) {
 	for _, d := range databases {
 		one := q.overviewOf(d)
-		if one.Away+one.Unsure != "" {
+		if one.Away+one.Unsure != "" || one.Denied {
 			p.Unknown++
 		}
 		for _, f := range one.Wrong {
@@ -87,6 +88,7 @@ func (q *request) overviewOf(d *reads.Database) overviewDatabase {
 	if why != "" {
 		return one
 	}
+	one.Denied = len(st.Denied) > 0
 	one.ReadOnly = !st.MayChange && !st.MayKeys
 	if st.Outbox != nil {
 		one.Figures = append(one.Figures, q.h.outboxFigures(d, st)...)

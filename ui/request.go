@@ -72,6 +72,7 @@ type view struct {
 	Who    Identity
 	Now    time.Time
 	Badges map[string]int64 // by entry of the navigation
+	Denied []string         // what the databases let nobody here read
 	Prefix string
 	Asset  string // the path of the static files
 }
@@ -87,6 +88,12 @@ func (q *request) render(name string, status int, v view) error {
 	v.Who, v.Now, v.Prefix, v.Asset = q.who, time.Now(), q.h.cfg.Prefix, q.h.cfg.Prefix+"/static/"+assetVersion
 	if q.who.Scope == nil { // badges count all topics
 		v.Badges = q.h.badges(q.Context())
+	}
+	for _, d := range q.h.databases {
+		st, _, _ := d.State.Get(q.Context(), 0)
+		for _, text := range st.Denied {
+			v.Denied = append(v.Denied, d.Name+", "+text+".")
+		}
 	}
 	var b bytes.Buffer
 	if err := q.h.pages[name].ExecuteTemplate(&b, "layout", v); err != nil {

@@ -131,6 +131,29 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// TestMissingGrant: every page names what its role may not read, with the grant, and calls none of that empty.
+func TestMissingGrant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "outbox", "inbox", "idempotency")
+	pool := reader(t, db)
+	failed(t, db, "pay-1")
+	name := pool.Config().ConnConfig.User
+	db.Exec(t, "revoke select on inbox_parked, idempotency_key, outbox_audit from "+name)
+	s := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema})
+	for _, path := range []string{"/", "/keys", "/idempotency", "/search"} {
+		wants(t, s.get(path), "Not looked at: orders, inbox: this role lacks table inbox_parked: select: grant that.",
+			"Not looked at: orders, keys: permission denied for table idempotency_key; "+
+				"grant select on table idempotency_key to this role.")
+	}
+	wants(t, s.examined(), "Not everything is known.")
+	page := s.get("/search?text=pay-1")
+	wants(t, page, "grant select on table inbox_parked to this role", "grant select on table idempotency_key")
+	lacks(t, page, "Nothing was found here.")
+	wants(t, s.get("/audit"), "grant select on table outbox_audit to this role")
+	db.Exec(t, "revoke usage on schema "+db.Schema+" from "+name)
+	wants(t, s.get("/"), "grant usage on schema "+db.Schema+" to this role")
+}
+
 // TestReadOnly: a role that may only read gets pages without buttons, and a refusal that says so.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()

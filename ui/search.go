@@ -60,7 +60,7 @@ func searchIn(ctx context.Context, d *reads.Database, h *Handler, scope *Scope, 
 	l := searchList{DB: d.Name, Command: d.Command("find", "--text", text)}
 	fail := func(err error) bool {
 		if err != nil && !reads.Absent(err) {
-			l.Away = reads.Away(err)
+			l.Away = strings.TrimSpace(l.Away + " " + reads.Away(err))
 		}
 		return err != nil
 	}

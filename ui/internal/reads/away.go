@@ -17,6 +17,9 @@ func Away(err error) string {
 	if unknown, ok := errors.AsType[*UnknownError](err); ok {
 		return unknown.Error()
 	}
+	if denied := pgerr.Denied(err); denied != "" {
+		return "It may not be read: " + denied + "."
+	}
 	switch {
 	case pgerr.Is(err, pgerr.TooManyConnections):
 		return "Postgres answers, and has no connection left for this page, nor for relays and workers of its role. " +

@@ -25,10 +25,10 @@ func (d *Database) lookAtKeys(ctx context.Context) (counts *keysoperator.Counts,
 		counts = new(keysoperator.Counts)
 		*counts, err = o.Count(ctx)
 	}
-	if Absent(err) {
-		return nil, false, nil
+	if err != nil {
+		return nil, false, err
 	}
-	return counts, may, err
+	return counts, may, nil
 }
 
 // unknownOperations reads the operations with an unknown outcome.

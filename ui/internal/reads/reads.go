@@ -69,6 +69,7 @@ type State struct {
 	Keys      *keysoperator.Counts              // nil: no idempotency keys, or the role may not read them
 	MayKeys   bool                              // the role may change idempotency keys
 	Now       Point                             // the current figures
+	Denied    []string                          // the sides that the role may not read, each with the missing grant
 }
 
 // Examination is the result of the doctor.
@@ -227,27 +228,32 @@ func (d *Database) look(ctx context.Context) (st State, err error) {
 		if o, newErr := d.Outbox(Viewer); newErr == nil {
 			mayOut, err = o.MayChange(ctx)
 		}
-	case Absent(err):
-		err = nil
+	default:
+		err = st.without(InOutbox, err)
 	}
 	if err != nil {
 		return State{}, err
 	}
 	found, err := inboxoperator.Diagnose(ctx, d.Pool, d.Schema, true)
 	switch {
-	case err == nil && len(found.MissingRights) == 0:
+	case len(found.MissingRights) > 0:
+		st.Denied = append(st.Denied, "inbox: this role lacks "+strings.Join(found.MissingRights, ", ")+": grant that")
+	case err == nil:
 		st.HasInbox, st.Inbox = true, found.Consumers
 		if o, newErr := d.Inbox("", Viewer); newErr == nil {
 			mayIn, err = o.MayChange(ctx)
 		}
-	case Absent(err):
-		err = nil
+	default:
+		err = st.without(InInbox, err)
 	}
 	if err == nil {
 		st.Keys, st.MayKeys, err = d.lookAtKeys(ctx)
+		err = st.without(InKeys, err)
 	}
 	if err == nil && st.Outbox == nil && !st.HasInbox && st.Keys == nil {
-		err = errNothing
+		if err = errNothing; len(st.Denied) > 0 {
+			err = errors.New(strings.Join(st.Denied, "; "))
+		}
 	}
 	if err != nil {
 		return State{}, err
@@ -257,19 +263,27 @@ func (d *Database) look(ctx context.Context) (st State, err error) {
 	return st, nil
 }
 
-var errNothing = errors.New("no tables of effectonce are here, or none that this role may read: " +
-	"is the schema right? relay migrate makes them")
+// without notes that the role may not read a side. It returns every error but that, and that of a side that is absent.
+func (s *State) without(side string, err error) error {
+	if denied := pgerr.Denied(err); denied != "" {
+		s.Denied = append(s.Denied, side+": "+denied)
+		return nil
+	}
+	if Absent(err) {
+		return nil
+	}
+	return err
+}
+
+var errNothing = errors.New("no tables of effectonce are here: is the schema right? relay migrate makes them")
 
 // Has reports whether the database has a side that the role may read.
 func (s State) Has(side string) bool {
 	return side == InOutbox && s.Outbox != nil || side == InInbox && s.HasInbox || side == InKeys && s.Keys != nil
 }
 
-// absent reports whether the tables are missing or the role may not read them.
-func Absent(err error) bool {
-	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") ||
-		pgerr.Is(err, pgerr.InsufficientPrivilege)
-}
+// Absent reports whether the tables are missing.
+func Absent(err error) bool { return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") }
 
 // client is the caller's Kafka client.
 type client struct{ of *kafka.Client }
