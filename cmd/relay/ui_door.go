@@ -53,6 +53,10 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 			if u, ok := users[name]; ok {
 				return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
 			}
+			if other := sameBut(users, name); other != "" {
+				return ui.Identity{}, fmt.Errorf("the proxy says %q, and the file of users has %q: write both in the "+
+					"same case", name, other)
+			}
 			return ui.Identity{Name: name, Level: d.level}, nil
 		}
 	}
@@ -72,6 +76,17 @@ func (d *door) authorize(r *http.Request) (ui.Identity, error) {
 		return ui.Identity{}, challenge
 	}
 	return ui.Identity{Name: name, Level: u.level, Scope: u.scope}, nil
+}
+
+// sameBut returns a user whose name differs from another one in its case alone; empty: none. Names are compared
+// exactly, and such a user would get the rights of a stranger, which may be more.
+func sameBut(users map[string]account, name string) string {
+	for other := range users {
+		if other != name && strings.EqualFold(other, name) {
+			return other
+		}
+	}
+	return ""
 }
 
 func (d *door) trusted(remote string) bool {
@@ -184,6 +199,9 @@ func readUsers(path string) (map[string]account, error) {
 		}
 		if _, twice := users[fields[0]]; twice {
 			return nil, fmt.Errorf("line %d: this user has a line already", n)
+		}
+		if other := sameBut(users, fields[0]); other != "" {
+			return nil, fmt.Errorf("line %d: %q differs from %q in its case alone", n, fields[0], other)
 		}
 		one := account{hash: fields[1], level: level}
 		if len(fields) == 4 {

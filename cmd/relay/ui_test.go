@@ -148,15 +148,16 @@ func TestUIUsers(t *testing.T) {
 		want int
 		says string
 	}{
-		"nobody":           {func(*http.Request) {}, http.StatusUnauthorized, ""},
-		"a wrong password": {login("ann", "x"), http.StatusUnauthorized, ""},
-		"a wrong name":     {login("eve", canary), http.StatusUnauthorized, ""},
-		"no password":      {login("carl", ""), http.StatusUnauthorized, ""},
-		"ann":              {login("ann", canary), http.StatusOK, "ann</span> <small>operate"},
-		"bob":              {login("bob", canary), http.StatusOK, "bob</span> <small>view"},
-		"ann again":        {login("ann", canary), http.StatusOK, "ann"},
-		"carl by proxy":    {named("carl"), http.StatusOK, "carl</span> <small>operate"},
-		"dora by proxy":    {named("dora"), http.StatusOK, "dora</span> <small>view"},
+		"nobody":             {func(*http.Request) {}, http.StatusUnauthorized, ""},
+		"a wrong password":   {login("ann", "x"), http.StatusUnauthorized, ""},
+		"a wrong name":       {login("eve", canary), http.StatusUnauthorized, ""},
+		"no password":        {login("carl", ""), http.StatusUnauthorized, ""},
+		"ann":                {login("ann", canary), http.StatusOK, "ann</span> <small>operate"},
+		"bob":                {login("bob", canary), http.StatusOK, "bob</span> <small>view"},
+		"ann again":          {login("ann", canary), http.StatusOK, "ann"},
+		"carl by proxy":      {named("carl"), http.StatusOK, "carl</span> <small>operate"},
+		"dora by proxy":      {named("dora"), http.StatusOK, "dora</span> <small>view"},
+		"carl in other case": {named("Carl"), http.StatusForbidden, "write both in the same case"},
 		"carl and dora": {func(r *http.Request) {
 			r.Header.Add("X-User", "carl")
 			r.Header.Add("X-User", "dora")
@@ -175,6 +176,10 @@ func TestUIUsers(t *testing.T) {
 	write("bob:" + string(hash) + ":view\nlonger: \n")
 	if status, _ := i.request(http.MethodGet, "/topics", nil, login("bob", canary)); status != http.StatusForbidden {
 		t.Errorf("a file that cannot be read: %d", status)
+	}
+	write("bob:" + string(hash) + ":view\nBob::operate\n")
+	if status, _ := i.request(http.MethodGet, "/topics", nil, login("bob", canary)); status != http.StatusForbidden {
+		t.Errorf("two users of one name but for its case: %d", status)
 	}
 	write("bob:" + string(hash) + ":view\n")
 	if status, _ := i.request(http.MethodGet, "/topics", nil, login("ann", canary)); status != http.StatusUnauthorized {
