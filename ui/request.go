@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
+	"github.com/effectonce/effectonce/ui/internal/format"
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
@@ -101,7 +103,7 @@ func (q *request) render(name string, status int, v view) error {
 	}
 	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	q.w.WriteHeader(status)
-	_, _ = q.w.Write(b.Bytes())
+	_, _ = io.WriteString(q.w, format.VisiblePage(b.String()))
 	return nil
 }
 

@@ -154,6 +154,25 @@ func TestMissingGrant(t *testing.T) {
 	wants(t, s.get("/"), "grant usage on schema "+db.Schema+" to this role")
 }
 
+// TestRawText: what a browser would hide, or write from right to left, is seen on every page.
+func TestRawText(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	s := serve(t, ui.Config{}, of("orders", db))
+	id := park(t, db, "k", "{}")
+	db.Exec(t, "update outbox_parked set reason = $1, type = $1, source = $1", "a\u202eb\x1bc\u2066")
+	db.Exec(t, "update outbox_parked_key set reason = $1", "a\u202eb\x1bc\u2066")
+	db.Exec(t, `insert into outbox_audit (operator, action, reason, detail) values ($1, 'pause topic', $1, '{}')`,
+		"a\u202eb\x1bc\u2066")
+	for _, path := range []string{"/keys", "/failures", "/audit", "/db/orders/outbox/events", eventPath(id)} {
+		page := s.get(path)
+		wants(t, page, "a\u2421b\u241bc\u2421")
+		if text := words(page); strings.ContainsAny(text, "\u202e\x1b\u2066") {
+			t.Errorf("%s has it raw: %q", path, text)
+		}
+	}
+}
+
 // TestReadOnly: a role that may only read gets pages without buttons, and a refusal that says so.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()

@@ -129,6 +129,26 @@ func Visible(s string) string {
 	}, s)
 }
 
+// VisiblePage is Visible for the text of a page. It leaves tags and text areas as they are: forms send these back.
+func VisiblePage(page string) string {
+	var b strings.Builder
+	for page != "" {
+		text, rest, found := strings.Cut(page, "<")
+		b.WriteString(Visible(text))
+		if !found {
+			break
+		}
+		end := ">"
+		if strings.HasPrefix(rest, "textarea") {
+			end = "</textarea>"
+		}
+		tag, after, _ := strings.Cut(rest, end)
+		b.WriteString("<" + tag + end)
+		page = after
+	}
+	return b.String()
+}
+
 // Indent lays out JSON; false: text is none.
 func Indent(text string) (string, bool) {
 	var b bytes.Buffer
