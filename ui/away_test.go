@@ -95,6 +95,30 @@ func TestDatabaseHangs(t *testing.T) {
 	}
 }
 
+// TestAuditsBesideEachOther: no list of the audit waits for another one, and one that is not read is not called empty.
+func TestAuditsBesideEachOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "outbox", "inbox")
+	s := serve(t, ui.Config{}, of("orders", db))
+	wants(t, s.get("/audit"), "Nobody has changed anything yet.")
+	holder := db.Connect(t)
+	if _, err := holder.Exec(t.Context(), "begin; lock table outbox_audit, inbox_audit"); err != nil {
+		t.Fatal(err)
+	}
+	pages := make(chan string)
+	go func() { pages <- s.get("/audit") }()
+	pgtest.AwaitSQL(t, db, `select count(*) = 2 from pg_locks where not granted
+		and relation in ('outbox_audit'::regclass, 'inbox_audit'::regclass)`)
+	if _, err := holder.Exec(t.Context(), "rollback"); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, <-pages, "Nobody has changed anything yet.")
+	db.Exec(t, "alter table inbox_audit rename to gone")
+	page := s.get("/audit")
+	wants(t, page, "This database cannot be looked at", "inbox_audit")
+	lacks(t, page, "Nobody has changed anything yet.")
+}
+
 // TestNoTables: an address that leads to the wrong place says so.
 func TestNoTables(t *testing.T) {
 	t.Parallel()
