@@ -58,7 +58,7 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 	b.set(dead)
 	appendTo(t, db, "payments", 1000, 20, 0)
 	var closed, reopened, drainedEvents atomic.Int64
-	stop := startRelay(t, newRelay(t, db, b, config(quickHold, func(c *relay.Config) {
+	r := newRelay(t, db, b, config(quickHold, func(c *relay.Config) {
 		c.Observer.Closed = func(topic string, partition int32, err error) {
 			if topic == "payments" && partition == 1 && err != nil {
 				closed.Add(1)
@@ -66,7 +66,8 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 		}
 		c.Observer.Reopened = func(string, int32, time.Duration) { reopened.Add(1) }
 		c.Observer.Drained = func(n int) { drainedEvents.Add(int64(n)) }
-	})))
+	}))
+	stop := startRelay(t, r)
 	awaitDrained(t, db)
 	appendTo(t, db, "payments", 1000, 20, 50)
 	awaitDrained(t, db)
@@ -84,8 +85,12 @@ func TestP4HoldsUnansweringPartition(t *testing.T) {
 	if err != nil || len(held) != 1 || held[0].Partition != 1 || held[0].Events != int64(waiting) {
 		t.Errorf("held %+v, want %d: %v", held, waiting, err)
 	}
+	if r.Stalled() == 0 {
+		t.Error("nothing is said to wait")
+	}
 	b.set(nil)
 	awaitEmpty(t, db)
+	pgtest.Await(t, "nothing is said to wait", func() (bool, error) { return r.Stalled() == 0, nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

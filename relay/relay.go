@@ -314,11 +314,12 @@ func newPauses() delivery.Pauses { return outage.NewBackOff() }
 // that appended, if producer and relay share a process. It never blocks.
 func (r *Relay) Wake() { r.signals.Wake() }
 
-// Stalled returns for how long events have waited in this relay's lanes while none was settled. It is 0 when nothing
-// waits, and for a relay that owns no lanes.
+// Stalled returns for how long events have waited in this relay's lanes while none was settled, also those held for a
+// partition that does not take them. It is 0 when nothing waits, and for a relay that owns no lanes.
 func (r *Relay) Stalled() time.Duration {
 	if e := r.now.Load(); e != nil {
-		return e.Progress.Stalled()
+		_, held := e.Held(time.Now())
+		return e.Progress.Stalled(held)
 	}
 	return 0
 }

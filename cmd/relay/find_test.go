@@ -108,6 +108,20 @@ func TestNotLookedAt(t *testing.T) {
 	}
 }
 
+// TestStatusOfHeldEvents: an outbox of which all events are held does not look empty.
+func TestStatusOfHeldEvents(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+			content_type, created_at)
+		values (3, 7, 'payments', 0, 40, false, gen_random_uuid(), '', '', 'k', 'Paid', '', now())`)
+	code, text, stderr := command(t, env, "status")
+	if code != codeOK || !strings.Contains(text, "No event is in the backlog, and 1 wait: they are held") {
+		t.Errorf("exit code %d: %s\n%s", code, text, stderr)
+	}
+}
+
 // TestFindAllOfOneID: all events that stand under one id are shown, each with where it is and the command that goes on.
 func TestFindAllOfOneID(t *testing.T) {
 	t.Parallel()

@@ -124,6 +124,10 @@ func writeStatus(w io.Writer, st operator.Status) error {
 		fmt.Fprintf(table, "\nHELD\tPARKED\tOLDEST KEY\n%d\t%d\t%s\n", held, parked,
 			age(st.ParkedFor, st.ParkedFor > 0))
 	}
+	if st.Backlog == 0 && held > 0 {
+		fmt.Fprintf(table, "\nNo event is in the backlog, and %d wait: they are held, in order, until their topic or "+
+			"partition takes them.\n", held)
+	}
 	if len(st.Aside) > 0 {
 		fmt.Fprintln(table, "\nSET ASIDE\tHELD\tPAUSED\tBY\tREASON")
 		for _, t := range st.Aside {

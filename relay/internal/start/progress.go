@@ -32,11 +32,15 @@ func (p *Progress) Streams() (end func()) {
 // Settled records that events were settled.
 func (p *Progress) Settled() { p.settled.Store(time.Now().UnixNano()) }
 
-// Stalled returns for how long events have waited while none was settled, or 0.
-func (p *Progress) Stalled() time.Duration {
+// Stalled returns for how long events have waited while none was settled, or 0. held is for how long the relay has held
+// some, which no probe finds.
+func (p *Progress) Stalled(held time.Duration) time.Duration {
 	since := p.waiting.Load()
 	if s := p.streaming.Load(); since == 0 || s != 0 && s < since {
 		since = s
+	}
+	if at := time.Now().Add(-held).UnixNano(); held > 0 && (since == 0 || at < since) {
+		since = at
 	}
 	if since == 0 {
 		return 0

@@ -22,7 +22,7 @@ func TestStalled(t *testing.T) {
 		var p start.Progress
 		want := func(d time.Duration) {
 			t.Helper()
-			if got := p.Stalled(); got != d {
+			if got := p.Stalled(0); got != d {
 				t.Errorf("it has stalled for %v, want %v", got, d)
 			}
 		}
@@ -41,6 +41,12 @@ func TestStalled(t *testing.T) {
 		want(time.Second)
 		end()
 		want(0)
+		if got := p.Stalled(time.Hour); got != time.Minute+time.Second { // since the last settle
+			t.Errorf("what is held has stalled for %v", got)
+		}
+		if got := p.Stalled(time.Second); got != time.Second {
+			t.Errorf("what is held has stalled for %v", got)
+		}
 	})
 }
 
