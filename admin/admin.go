@@ -32,6 +32,9 @@ var ErrNotParked = errors.New("not parked: it was released or discarded meanwhil
 // ErrEdited: the event has changed since Edit.Before or Edit.HeadersBefore was computed.
 var ErrEdited = errors.New("has another payload than the one that was seen: look at it again")
 
+// ErrAnotherList: the list of a parked key is another one than Seen says.
+var ErrAnotherList = errors.New("has another list than the one that was seen")
+
 // ErrReleasing: an event cannot be changed during its release. Wait until the event is published or applied, or parked
 // again.
 var ErrReleasing = errors.New("is being released at this moment: wait until that is done, or it is parked again")

@@ -129,7 +129,7 @@ func ReleaseAll(ctx context.Context, o ParkedOperator, list []Failure, reason st
 			r.add(f, 1)
 			return nil
 		}
-		n, err := o.ReleaseKey(ctx, f.Tenant, f.Topic, f.Key, reason)
+		n, err := o.ReleaseKey(ctx, f.Tenant, f.Topic, f.Key, Seen{Head: f.ID}, reason)
 		if err == nil {
 			r.add(f, n)
 		}
@@ -156,7 +156,7 @@ func DiscardAll(ctx context.Context, o ParkedOperator, list []Failure, reason st
 func each(list []Failure, do func(f Failure, r *GroupResult) error) (r GroupResult, err error) {
 	for _, f := range list {
 		switch err := do(f, &r); {
-		case errors.Is(err, ErrNotParked), errors.Is(err, ErrReleasing):
+		case errors.Is(err, ErrNotParked), errors.Is(err, ErrReleasing), errors.Is(err, ErrAnotherList):
 			r.Overtaken++
 		case err != nil:
 			return r, fmt.Errorf("event %d: %w", f.ID, err)

@@ -41,10 +41,10 @@ type ParkedOperator interface {
 	BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error)
 	Failures(ctx context.Context, f FailureFilter) ([]Failure, error)
 	EditParked(ctx context.Context, id int64, edit Edit, reason string) error
-	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
+	ReleaseKey(ctx context.Context, tenant, topic, key string, seen Seen, reason string) (events int64, err error)
 	ReleaseEvent(ctx context.Context, id int64, reason string) error
 	DiscardEvent(ctx context.Context, id int64, reason string) (DiscardResult, error)
-	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (DiscardResult, error)
+	DiscardKey(ctx context.Context, tenant, topic, key string, seen Seen, reason string) (DiscardResult, error)
 	Audit(ctx context.Context, limit int) ([]AuditEntry, error)
 }
 
@@ -92,6 +92,13 @@ type BlockedKey struct {
 	Head   *uuid.UUID `json:"head"`    // its message id; nil for an empty list
 }
 
+// Seen is what an operator has seen of the list of a parked key. A change of another list fails with ErrAnotherList.
+// Zero fields are not compared.
+type Seen struct {
+	Head int64 // ID of its first event
+	Most int64 // how many events it had: there are no more now
+}
+
 // Edit is a change of a parked event. Nil fields stay unchanged.
 type Edit struct {
 	Payload     *[]byte            // a nil slice makes it a tombstone
@@ -113,6 +120,14 @@ func HeadersSum(contentType string, own [][2]string) [sha256.Size]byte {
 		b = strconv.AppendQuote(strconv.AppendQuote(b, h[0]), h[1])
 	}
 	return sha256.Sum256(b)
+}
+
+// SkipResult is the result of a discard of the first event of a key's list.
+type SkipResult struct {
+	ID             int64     `json:"id"`
+	MessageID      uuid.UUID `json:"message_id"`
+	MaybePublished int64     `json:"may_appear"` // as in DiscardResult
+	Released       int64     `json:"released"`   // events behind it
 }
 
 // DiscardResult is the result of a discard.

@@ -76,7 +76,7 @@ func FuzzForeignBytes(f *testing.F) {
 		if got.Alone {
 			_, err = o.DiscardEvent(t.Context(), got.ID, "fuzz")
 		} else {
-			_, err = o.DiscardKey(t.Context(), e.Tenant, e.Topic, e.Key, "fuzz")
+			_, err = o.DiscardKey(t.Context(), e.Tenant, e.Topic, e.Key, admin.Seen{}, "fuzz")
 		}
 		if err != nil {
 			t.Fatalf("discarding %+v: %v", got, err)

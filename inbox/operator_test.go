@@ -104,7 +104,7 @@ func TestOperatorRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil ||
+	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", admin.Seen{}, "x"); err == nil ||
 		errors.Is(err, admin.ErrNotParked) {
 		t.Error("a key of no consumer:", err)
 	}
@@ -115,7 +115,8 @@ func TestOperatorRefuses(t *testing.T) {
 	if err := o.Resume(t.Context(), "payments", 3, "x"); !errors.Is(err, operator.ErrNotHalted) {
 		t.Error(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", "x"); !errors.Is(err, admin.ErrNotParked) {
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", admin.Seen{},
+		"x"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 	if _, err := o.DiscardEvent(t.Context(), 7, "x"); !errors.Is(err, admin.ErrNotParked) {
@@ -147,7 +148,8 @@ func TestDiscardMakesMissingDays(t *testing.T) {
 	for _, days := range []int{-1, 0} {
 		w.Exec(t, "drop table "+w.table(days))
 	}
-	if d, err := w.operator().DiscardKey(t.Context(), "", "payments", "a", "never"); err != nil || d.Events != 2 {
+	if d, err := w.operator().DiscardKey(t.Context(), "", "payments", "a", admin.Seen{},
+		"never"); err != nil || d.Events != 2 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	same(t, "later", handle(t, h, events), repeat(inbox.Duplicate, 2))

@@ -101,7 +101,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 	pgtest.Await(t, "all to be applied", func() (bool, error) {
 		blocked, err := o.BlockedKeys(t.Context(), admin.BlockedFilter{})
 		for _, k := range blocked {
-			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil &&
+			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, admin.Seen{}, "again"); rerr != nil &&
 				!errors.Is(rerr, admin.ErrNotParked) {
 				err = rerr
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func TestP9_6_ReleasedKeyIsLoggedOnce(t *testing.T) {
 // releaseKey releases a key of the topic payments and checks the number of its events.
 func (w *world) releaseKey(key string, want int64) {
 	w.t.Helper()
-	n, err := w.operator().ReleaseKey(w.t.Context(), "", "payments", key, "mended")
+	n, err := w.operator().ReleaseKey(w.t.Context(), "", "payments", key, admin.Seen{}, "mended")
 	if err != nil || n != want {
 		w.t.Fatalf("%d events released, want %d: %v", n, want, err)
 	}
@@ -309,10 +310,12 @@ func TestP9_6_Discard(t *testing.T) {
 			t.Fatal(d, err)
 		}
 	}
-	if d, err := o.DiscardKey(t.Context(), "", "payments", "b", "all wrong"); err != nil || d.Events != 2 {
+	if d, err := o.DiscardKey(t.Context(), "", "payments", "b", admin.Seen{},
+		"all wrong"); err != nil || d.Events != 2 {
 		t.Fatal(d, err)
 	}
-	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, admin.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", admin.Seen{},
+		"again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Error(err)
 	}
 	w.releaseKey("a", 2)
@@ -454,7 +457,7 @@ func TestP9_6_EditKeepsTheEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := o.ReleaseKey(t.Context(), "", "orders", "a", "mended"); err != nil || n != 2 {
+	if n, err := o.ReleaseKey(t.Context(), "", "orders", "a", admin.Seen{}, "mended"); err != nil || n != 2 {
 		t.Fatalf("%d events released: %v", n, err)
 	}
 	runs(t, in)
@@ -608,4 +611,60 @@ func TestP9_6_ReleasesOfAnotherWorker(t *testing.T) {
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB,
 		`select not exists (select from inbox_parked where topic = 'payments' and state = 'releasing')`)
+}
+
+// TestOperatorKeepsToWhatWasSeen: a key's list that is another one than the operator saw is not touched, and a skip of
+// the head that is repeated gives up nothing that has not failed.
+func TestOperatorKeepsToWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a", "a", "b")
+	bad := outcome.Terminal("x", errBad)
+	in := w.inbox(quick(inbox.Config{}))
+	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: bad, e[4].ID: bad}))
+	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 5))
+	o := w.operator()
+	list, err := o.Parked(t.Context(), admin.ParkedFilter{Key: "a"})
+	if err != nil || len(list) != 4 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	first := list[0].ID
+	for _, seen := range []admin.Seen{{Head: list[1].ID}, {Most: 3}, {Head: first, Most: 3}} {
+		_, released := o.ReleaseKey(t.Context(), "", "payments", "a", seen, "r")
+		_, discarded := o.DiscardKey(t.Context(), "", "payments", "a", seen, "r")
+		_, skipped := o.SkipHead(t.Context(), "", "payments", "a", seen, false, "r")
+		for _, err := range []error{released, discarded, skipped} {
+			if !errors.Is(err, admin.ErrAnotherList) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("4 events, and event %d is the first", first)) {
+				t.Errorf("%+v: %v", seen, err)
+			}
+		}
+	}
+	skip := func(seen admin.Seen, keep bool) (admin.SkipResult, error) {
+		return o.SkipHead(t.Context(), "", "payments", "a", seen, keep, "r")
+	}
+	if s, err := skip(admin.Seen{Head: first, Most: 4}, true); err != nil || s.ID != first || s.Released != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{}, true); !errors.Is(err, admin.ErrAnotherList) {
+		t.Errorf("an event that has not failed is given up: %+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{Head: list[1].ID}, false); err != nil || s.Released != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{}, false); !errors.Is(err, admin.ErrReleasing) {
+		t.Errorf("an event that is being released is given up: %+v, %v", s, err)
+	}
+	log, err := o.Audit(t.Context(), 100)
+	if err != nil || len(log) != 3 || log[0].Action != "release key" || log[1].Action != "discard event" {
+		t.Errorf("%+v, %v", log, err)
+	}
+	if n := pgtest.One[int](t, w.DB, `select count(*) from inbox_parked`); n != 3 {
+		t.Errorf("%d events are parked, want two of key a, and that of b", n)
+	}
+	w.DB.Exec(t, `update inbox_parked_key set state = 'parked'`)
+	w.DB.Exec(t, `delete from inbox_parked where record_key = 'a'`)
+	if s, err := skip(admin.Seen{}, false); !errors.Is(err, admin.ErrNotParked) {
+		t.Errorf("of an empty list: %+v, %v", s, err)
+	}
 }

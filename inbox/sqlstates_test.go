@@ -382,7 +382,7 @@ func (s *scene) release(ctx context.Context, seen func(err error) bool) error {
 				case p.Kind == "quarantined":
 					err = o.ReleaseEvent(ctx, p.ID, "mended")
 				default:
-					_, err = o.ReleaseKey(ctx, p.Tenant, p.Topic, p.Key, "mended")
+					_, err = o.ReleaseKey(ctx, p.Tenant, p.Topic, p.Key, admin.Seen{}, "mended")
 				}
 				if err != nil && !errors.Is(err, admin.ErrNotParked) {
 					return err

@@ -144,7 +144,7 @@ func TestP9_5_WaitingReleaseIsRetriedNow(t *testing.T) {
 			if key == "" {
 				err = w.operator().ReleaseEvent(t.Context(), list[0].ID, "mended")
 			} else {
-				_, err = w.operator().ReleaseKey(t.Context(), "", "payments", key, "mended")
+				_, err = w.operator().ReleaseKey(t.Context(), "", "payments", key, admin.Seen{}, "mended")
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -381,7 +381,7 @@ func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	same(t, "outcomes", handle(t, h, log), repeat(inbox.Parked, 3))
 	s.mended.Store(true)
 	w.releaseKey("a", 2)
-	if _, err := w.operator().DiscardKey(t.Context(), "", "payments", "b", "not wanted"); err != nil {
+	if _, err := w.operator().DiscardKey(t.Context(), "", "payments", "b", admin.Seen{}, "not wanted"); err != nil {
 		t.Fatal(err)
 	}
 	runs(t, in)

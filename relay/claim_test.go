@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -26,7 +27,7 @@ func TestP3_1_ClaimReadsAfterItsLock(t *testing.T) {
 	_, err = d.Step(t.Context())
 	f.must(err)
 	b.set(nil)
-	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
+	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended")
 	f.must(err)
 	_, err = d.Probe(t.Context())
 	f.must(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
@@ -101,7 +102,7 @@ func TestFormsOfTexts(t *testing.T) {
 				pgtest.AwaitSQL(t, db, "select exists (select from outbox_parked)")
 				o, err := operator.New(db.Pool, db.Schema, "kim")
 				if err == nil {
-					_, err = o.ReleaseKey(t.Context(), "", "payments", "ü", "mended")
+					_, err = o.ReleaseKey(t.Context(), "", "payments", "ü", admin.Seen{}, "mended")
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -132,7 +132,7 @@ func TestP4RefusedByRealBroker(t *testing.T) {
 	if _, err := o.DiscardEvent(t.Context(), list[0].ID, "too large for anybody"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "", topic, "k3", "its head is gone"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "", topic, "k3", admin.Seen{}, "its head is gone"); err != nil {
 		t.Fatal(err)
 	}
 	awaitEmpty(t, db)

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -58,7 +59,7 @@ func TestQueryModes(t *testing.T) {
 				t.Fatal(err)
 			}
 			parkedRow(t, db, 1, "k", false, false)
-			if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", "mended"); err != nil || n != 1 {
+			if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", admin.Seen{}, "mended"); err != nil || n != 1 {
 				t.Errorf("an operator releases %d events: %v", n, err)
 			}
 			if done, err := o.Audit(t.Context(), 10); err != nil || len(done) != 1 || done[0].Key != "k" {

@@ -117,7 +117,7 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	if err := o.ReleaseEvent(t.Context(), 3, "topic was repaired"); err != nil {
 		t.Error(err)
 	}
-	if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", "r"); n != 1 || err != nil {
+	if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", admin.Seen{}, "r"); n != 1 || err != nil {
 		t.Errorf("released %d: %v", n, err)
 	}
 	for _, id := range []int64{2, 3} {
@@ -126,17 +126,18 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 			t.Errorf("edit of a released event: %v", err)
 		}
 	}
-	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil ||
+	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", admin.Seen{}, "give up"); err != nil ||
 		d != (admin.DiscardResult{Events: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
 		t.Errorf("%d marks without a list", n)
 	}
-	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, admin.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", admin.Seen{},
+		"again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", " "); err == nil {
+	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", admin.Seen{}, " "); err == nil {
 		t.Error("no reason was accepted")
 	}
 	log, err := o.Audit(t.Context(), 100)
@@ -277,5 +278,51 @@ func TestP4DiscardSeesLaterEvents(t *testing.T) {
 	if n := pgtest.One[int](t, f.db,
 		`select count(*) from outbox_parked p join outbox_parked_key k using (key_hash) where id = 2`); n != 1 {
 		t.Error("an event is parked without its key's mark")
+	}
+}
+
+// TestOperatorKeepsToWhatWasSeen: a key's list that is another one than the operator saw is not touched, and a skip of
+// the head that is repeated gives up nothing that has not failed.
+func TestOperatorKeepsToWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := newOperator(t, db)
+	for id := range int64(4) {
+		parkedRow(t, db, id+1, "k", false, id == 0)
+	}
+	db.Exec(t, `update outbox_parked set attempts = 0, code = '', reason = '' where id > 1`)
+	for _, seen := range []admin.Seen{{Head: 2}, {Most: 3}, {Head: 1, Most: 3}} {
+		_, released := o.ReleaseKey(t.Context(), "t", "payments", "k", seen, "r")
+		_, discarded := o.DiscardKey(t.Context(), "t", "payments", "k", seen, "r")
+		_, skipped := o.SkipHead(t.Context(), "t", "payments", "k", seen, false, "r")
+		for _, err := range []error{released, discarded, skipped} {
+			if !errors.Is(err, admin.ErrAnotherList) ||
+				!strings.Contains(err.Error(), "4 events, and event 1 is the first") {
+				t.Errorf("%+v: %v", seen, err)
+			}
+		}
+	}
+	skip := func(seen admin.Seen, keep bool) (admin.SkipResult, error) {
+		return o.SkipHead(t.Context(), "t", "payments", "k", seen, keep, "r")
+	}
+	if s, err := skip(admin.Seen{Head: 1, Most: 4}, true); err != nil || s.ID != 1 || s.Released != 0 ||
+		s.MaybePublished != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{}, true); !errors.Is(err, admin.ErrAnotherList) {
+		t.Errorf("an event that has not failed is given up: %+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{Head: 2}, false); err != nil || s.ID != 2 || s.Released != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := skip(admin.Seen{}, false); !errors.Is(err, admin.ErrReleasing) {
+		t.Errorf("an event that is being released is given up: %+v, %v", s, err)
+	}
+	log, err := o.Audit(t.Context(), 100)
+	if err != nil || len(log) != 3 || log[0].Action != "release key" || log[1].Action != "discard event" {
+		t.Errorf("%+v, %v", log, err)
+	}
+	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", admin.Seen{Head: 3, Most: 2}, "r"); err != nil {
+		t.Error(err)
 	}
 }

@@ -89,7 +89,7 @@ func TestP4Release(t *testing.T) {
 	stop := startRelay(t, newRelay(t, db, b, config(
 		func(c *relay.Config) { c.Observer.Released = func(n int) { released.Add(int64(n)) } })))
 	awaitNoneHeld(t, db)
-	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try again"); n != 5 || err != nil {
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "try again"); n != 5 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
 	pgtest.AwaitSQL(t, db,
@@ -105,7 +105,7 @@ func TestP4Release(t *testing.T) {
 	if err := o.EditParked(t.Context(), head[0].ID, edit, "smaller"); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n < 5 || err != nil {
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); n < 5 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
 	awaitEmpty(t, db)
@@ -148,7 +148,7 @@ func TestP4ReleaseIsNotOvertaken(t *testing.T) {
 	f.must(err)
 	late := f.begin(db, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '1')`)
 	b.set(nil)
-	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
+	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended")
 	f.must(err)
 	f.exec(late, "commit")
 	_, err = d.Probe(t.Context())
@@ -169,7 +169,7 @@ func TestP4ReleaseUnderLoad(t *testing.T) {
 	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 64 })))
 	awaitNoneHeld(t, db)
 	b.set(nil)
-	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {
@@ -310,7 +310,7 @@ func TestP4ParkTakesHeldEventsOfKey(t *testing.T) {
 		t.Errorf("%d parked", n)
 	}
 	b.set(nil)
-	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	awaitEmpty(t, db)
@@ -335,7 +335,7 @@ func TestP4ReleaseToUnansweringPartition(t *testing.T) {
 		}
 		return answer{}
 	})
-	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
@@ -373,7 +373,7 @@ func TestP9_8_ReleaseCarriesMaybe(t *testing.T) {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
 	b.set(nil)
-	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	awaitEmpty(t, db)
@@ -415,7 +415,7 @@ func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.set(nil)
-	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 15 || err != nil {
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); n != 15 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
 	if _, err := newRelay(t, db, b, config()).Once(t.Context()); err != nil {
@@ -440,7 +440,7 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	stop := startRelay(t, newRelay(t, db, b, config(func(c *relay.Config) { c.HoldAfter = -1 })))
 	awaitNoneHeld(t, db)
 	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
-	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "try"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)

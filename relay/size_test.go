@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -236,7 +237,8 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 		f, b := begun(t)
 		b.set(nil)
 		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '500')`)
-		if n, err := newOperator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 ||
+		if n, err := newOperator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{},
+			"mended"); n != 500 ||
 			err != nil {
 			t.Fatalf("%d events are released, want 500: %v", n, err)
 		}
@@ -255,7 +257,7 @@ func TestP4ReleaseBeforeManyHeldEvents(t *testing.T) {
 	t.Run("discarded", func(t *testing.T) {
 		t.Parallel()
 		f, _ := begun(t)
-		d, err := newOperator(t, f.db).DiscardKey(t.Context(), "", "payments", "k3", "wrong")
+		d, err := newOperator(t, f.db).DiscardKey(t.Context(), "", "payments", "k3", admin.Seen{}, "wrong")
 		if d.Events != 500 || err != nil {
 			t.Errorf("%d events were discarded, want 500: %v", d.Events, err)
 		}

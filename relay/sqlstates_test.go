@@ -160,7 +160,7 @@ func (f *fleet) play(bad []int16, raise func() (lift func()), done func(said *te
 			}
 			for _, k := range keys {
 				if mended.Load() && !k.Releasing {
-					_, err = o.ReleaseKey(f.t.Context(), k.Tenant, k.Topic, k.Key, "mended")
+					_, err = o.ReleaseKey(f.t.Context(), k.Tenant, k.Topic, k.Key, admin.Seen{}, "mended")
 					if err != nil && !strings.Contains(err.Error(), "SQLSTATE") {
 						return false, err
 					}

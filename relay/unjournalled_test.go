@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
@@ -139,7 +140,8 @@ func TestEventsThatStayAside(t *testing.T) {
 				})
 			}
 			release := func() {
-				if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+				if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{},
+					"mended"); err != nil {
 					t.Error(err)
 				}
 			}

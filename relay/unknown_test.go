@@ -3,6 +3,7 @@ package relay_test
 import (
 	"testing"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
@@ -49,7 +50,9 @@ func testUnknownCommit(t *testing.T, step string, action pgtest.Action) {
 		t.Fatal(err)
 	}
 	stop := startRelay(t, r)
-	release := func() { _, _ = o.ReleaseKey(t.Context(), "", "payments", "k3", "try again") } // once the key is parked
+	release := func() { // once the key is parked
+		_, _ = o.ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "try again")
+	}
 	// A late COMMIT holds the lane's lock until the test lets it through: do not wait for it.
 	again, released := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -240,7 +240,8 @@ func (w *randomRun) release(t *testing.T, o *operator.Operator, n int) {
 	}
 	for _, k := range keys {
 		if !k.Releasing && w.rnd.IntN(n) == 0 {
-			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // the key may be gone by now
+			// The key may be gone by now.
+			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, admin.Seen{}, "a test")
 		}
 	}
 	alone, err := o.Parked(t.Context(), admin.ParkedFilter{})

@@ -39,7 +39,7 @@ func TestWALRefusedEventsPark(t *testing.T) {
 		checkKey(t, b, fmt.Sprint("k", k), want)
 	}
 	b.set(nil)
-	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	awaitStreaming(t, db)

@@ -58,8 +58,8 @@ func (q *request) change(v verb) error {
 
 // overtaken lists the errors that mean that the page was stale.
 var overtaken = []error{
-	admin.ErrNotParked, admin.ErrReleasing, admin.ErrEdited, operator.ErrNoTopic, operator.ErrNotHeld,
-	inboxoperator.ErrNotHalted, keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
+	admin.ErrNotParked, admin.ErrReleasing, admin.ErrEdited, admin.ErrAnotherList, operator.ErrNoTopic,
+	operator.ErrNotHeld, inboxoperator.ErrNotHalted, keysoperator.ErrNotStuck, operator.ErrNotScheduled, errNotRunning,
 }
 
 // judge returns the outcome of a change from its error. Without an answer of Postgres the outcome is unknown.

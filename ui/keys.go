@@ -78,7 +78,9 @@ func (q *request) keysOf(d *reads.Database, where string, f filter) keysList {
 	}
 	found, list.More = firstPage(found)
 	for _, k := range found {
-		of := verbs.ParkedKey{Tenant: k.Tenant, Topic: k.Topic, Key: k.Key, Where: verbs.Side(where)}
+		of := verbs.ParkedKey{
+			Tenant: k.Tenant, Topic: k.Topic, Key: k.Key, Head: k.HeadID, Most: k.Waiting, Where: verbs.Side(where),
+		}
 		names := ofConsumer(where, k.Consumer)
 		list.Keys = append(list.Keys, blockedKey{
 			k, reads.CommandOf(d, verbs.ReleaseParked{ParkedKey: of}, names...),
@@ -97,11 +99,12 @@ func discardKey(q *request) error {
 }
 
 func (q *request) changeKey(of func(verbs.ParkedKey) parkedVerb) error {
-	k := verbs.ParkedKey{Topic: q.PostForm.Get("topic"), Where: verbs.Side(q.PathValue("side"))}
-	var err, keyErr error
-	k.Tenant, err = format.UnB64(q.PostForm.Get("tenant"))
-	k.Key, keyErr = format.UnB64(q.PostForm.Get("key"))
-	if err != nil || keyErr != nil {
+	k := verbs.ParkedKey{Where: verbs.Side(q.PathValue("side"))}
+	err := verbs.Read(&k, q.PostForm)
+	var tenantErr, keyErr error
+	k.Tenant, tenantErr = format.UnB64(k.Tenant)
+	k.Key, keyErr = format.UnB64(k.Key)
+	if err != nil || tenantErr != nil || keyErr != nil {
 		return errForm
 	}
 	return q.changeParked(of(k), q.PostForm.Get("consumer"))

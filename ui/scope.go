@@ -139,19 +139,23 @@ func (s scoped) DiscardEvent(ctx context.Context, id int64, reason string) (admi
 }
 
 // ReleaseKey implements side.
-func (s scoped) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (int64, error) {
+func (s scoped) ReleaseKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (int64,
+	error,
+) {
 	if err := s.key(tenant, topic, key); err != nil {
 		return 0, err
 	}
-	return s.Side.ReleaseKey(ctx, tenant, topic, key, reason)
+	return s.Side.ReleaseKey(ctx, tenant, topic, key, seen, reason)
 }
 
 // DiscardKey implements side.
-func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (admin.DiscardResult, error) {
+func (s scoped) DiscardKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (
+	admin.DiscardResult, error,
+) {
 	if err := s.key(tenant, topic, key); err != nil {
 		return admin.DiscardResult{}, err
 	}
-	return s.Side.DiscardKey(ctx, tenant, topic, key, reason)
+	return s.Side.DiscardKey(ctx, tenant, topic, key, seen, reason)
 }
 
 // BlockedKeys implements side. It returns the keys in the Scope, of the longest blocked ones that a filter selects.

@@ -366,3 +366,32 @@ func TestPages(t *testing.T) {
 }
 
 func contains(page, text string) bool { return strings.Contains(words(page), text) }
+
+// TestOldPage: the button of a page gives up and releases what the page showed, and nothing that was parked since.
+func TestOldPage(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	s := serve(t, ui.Config{}, of("orders", db))
+	first := park(t, db, "k", "{}")
+	page := s.get("/keys")
+	wants(t, page, fmt.Sprintf("--head %d --most 1", first))
+	form := []string{"topic", "payments", "tenant", "", "key", ui.B64("k")}
+	for _, name := range []string{"head", "most"} {
+		m := regexp.MustCompile(`name="` + name + `" value="(\d+)"`).FindStringSubmatch(page)
+		if m == nil {
+			t.Fatalf("no %s in %s", name, page)
+		}
+		form = append(form, name, m[1])
+	}
+	park(t, db, "k", "{}")
+	for _, verb := range []string{"discard", "release"} {
+		status, page := s.post("/db/orders/outbox/keys/"+verb, form...)
+		if status != http.StatusConflict || !contains(page, "now it has 2 events") {
+			t.Errorf("%s: %d %s", verb, status, page)
+		}
+	}
+	form[len(form)-1] = "2"
+	if status, page := s.post("/db/orders/outbox/keys/discard", form...); status != http.StatusOK {
+		t.Errorf("%d %s", status, page)
+	}
+}

@@ -391,7 +391,7 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 	fixed = true
 	mu.Unlock()
 	runInbox(t, in)
-	if _, err := o.ReleaseKey(t.Context(), "", "t", "k", "fixed"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "", "t", "k", admin.Seen{}, "fixed"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, "select not exists (select from inbox_parked_key)")

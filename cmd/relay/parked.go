@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -252,9 +251,4 @@ func writePayload(w io.Writer, payload []byte) error {
 	}
 	_, err := fmt.Fprintf(w, format, payload)
 	return err
-}
-
-// overtaken reports whether another operator has changed the event meanwhile.
-func overtaken(err error) bool {
-	return errors.Is(err, admin.ErrNotParked) || errors.Is(err, admin.ErrReleasing)
 }

@@ -146,38 +146,21 @@ type parkedSkipHeadCommand[S side] struct {
 	Keep bool `line:"" help:"Leave the rest parked instead of releasing it."`
 }
 
-// run discards the first event of a key's list and releases the rest, each with its own row in the audit.
 func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
-	if c.Topic == "" || c.Key == "" {
-		return service.Usage("--topic and --key name the key (and --tenant, if it has one)")
+	if c.Topic == "" || c.Key == "" || c.Head < 0 || c.Most < 0 {
+		return service.Usage("--topic and --key name the key (and --tenant, if it has one); --head and --most want " +
+			"numbers above zero")
 	}
 	return changeParked(ctx, p, c.Side, c.changeFlags, 0, func(ctx context.Context, o parkedOperator) error {
-		keys, err := o.BlockedKeys(ctx, admin.BlockedFilter{Tenant: &c.Tenant, Topic: c.Topic, Key: c.Key, Limit: 1})
+		done, err := o.SkipHead(ctx, c.Tenant, c.Topic, c.Key, c.Seen(), c.Keep, c.Reason)
 		if err != nil {
 			return err
 		}
-		if len(keys) == 0 || keys[0].Head == nil {
-			return fmt.Errorf("key %s of topic %s: %w", shown(c.Key), c.Topic, admin.ErrNotParked)
+		rest := "the rest of the key stays parked"
+		if !c.Keep {
+			rest = fmt.Sprintf("%s behind it are released", verbs.Plural(done.Released, "event"))
 		}
-		head := keys[0]
-		gone, err := o.DiscardEvent(ctx, head.HeadID, c.Reason)
-		if err != nil {
-			return err
-		}
-		done := map[string]any{
-			"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MaybePublished,
-			"released": int64(0),
-		}
-		if c.Keep {
-			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s",
-				head.HeadID, head.Head, verbs.MaybePublished(gone.MaybePublished))
-		}
-		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
-		if err != nil && !overtaken(err) {
-			return err
-		}
-		done["released"] = n
-		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s",
-			head.HeadID, head.Head, n, verbs.MaybePublished(gone.MaybePublished))
+		return c.report(p, done, "Event %d (%s) is given up for good; %s.%s", done.ID, done.MessageID, rest,
+			verbs.MaybePublished(done.MaybePublished))
 	})
 }

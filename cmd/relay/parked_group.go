@@ -37,7 +37,7 @@ type groupFlags struct {
 func (c groupFlags) check(v verbs.Of[admin.ParkedOperator], key verbs.ParkedKey, id int64) error {
 	refusal := v.Verb().Refusal
 	if c.All {
-		if refusal = nil; id > 0 || key.Key != "" || key.Tenant != "" {
+		if refusal = nil; id > 0 || key != (verbs.ParkedKey{Topic: key.Topic, Where: key.Where}) {
 			refusal = verbs.ErrUnnamed
 		}
 	}

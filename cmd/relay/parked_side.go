@@ -24,6 +24,8 @@ type parkedOperator interface {
 	// headers.
 	list(ctx context.Context, f admin.ParkedFilter) ([]parkedEvent, error)
 	event(ctx context.Context, id int64, payload bool) (parkedEvent, error)
+	SkipHead(ctx context.Context, tenant, topic, key string, seen admin.Seen, keep bool, reason string) (
+		admin.SkipResult, error)
 }
 
 // side is an outbox or an inbox: the flags that name it, and its differences.

@@ -31,13 +31,41 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 	return d, err
 }
 
+// SkipHead is DiscardEvent for the first event of a key's list, and, unless keep is set, ReleaseKey for the events
+// behind it, in one transaction. Unless seen names its head, it refuses one that has not failed. It fails with
+// admin.ErrNotParked, admin.ErrReleasing and admin.ErrAnotherList.
+func (o *Operator) SkipHead(ctx context.Context, tenant, topic, key string, seen admin.Seen, keep bool,
+	reason string,
+) (s admin.SkipResult, err error) {
+	err = o.discarding(ctx, audit.DiscardEvent, reason, func(c change) error {
+		hash, list, err := c.lockKey(ctx, tenant, topic, key, seen)
+		if err != nil {
+			return err
+		}
+		e, err := c.locked(ctx, list.Head)
+		if err == nil {
+			err = list.CheckHead(e.Parked, seen)
+		}
+		if err == nil {
+			err = c.discard(ctx, o.consumer, hash, []discardID{{e.ID, e.MessageID, e.Code}})
+		}
+		s = admin.SkipResult{ID: e.ID, MessageID: e.MessageID}
+		if err != nil || keep || list.Events == 1 {
+			return err
+		}
+		s.Released = list.Events - 1
+		return c.release(ctx, tenant, topic, key, hash, s.Released)
+	})
+	return s, err
+}
+
 // DiscardKey discards the whole list of a parked key for good. Later events of the key are applied again. It fails with
-// admin.ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d admin.DiscardResult,
-	err error,
+// admin.ErrNotParked and admin.ErrAnotherList.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (
+	d admin.DiscardResult, err error,
 ) {
 	err = o.discarding(ctx, audit.DiscardKey, reason, func(c change) error {
-		hash, err := c.lockKey(ctx, tenant, topic, key)
+		hash, _, err := c.lockKey(ctx, tenant, topic, key, seen)
 		if err != nil {
 			return err
 		}

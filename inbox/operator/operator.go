@@ -159,28 +159,34 @@ func edited(headers []event.Header, edit admin.Edit) []event.Header {
 // ReleaseKey releases the events of a parked key, in order. A worker runs them one after the other; new events of the
 // key are added behind them. The key is parked again when an event fails again. It is also parked again at an event
 // with [inbox.CodeMaybePublished] that is not the first of the list: check whether that event was applied, then release
-// the key or discard the event. ReleaseKey returns the number of waiting events. It fails with admin.ErrNotParked.
-// Releasing a key that is already being released is not an error.
-func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
+// the key or discard the event. ReleaseKey returns the number of waiting events. It fails with admin.ErrNotParked and
+// admin.ErrAnotherList. Releasing a key that is already being released is not an error.
+func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (
+	events int64, err error,
+) {
 	err = o.act(ctx, audit.ReleaseKey, reason, func(c change) error {
-		hash, err := c.lockKey(ctx, tenant, topic, key)
+		hash, list, err := c.lockKey(ctx, tenant, topic, key, seen)
 		if err != nil {
 			return err
 		}
-		for _, statement := range []string{sql.ReleaseKey, sql.ResetReleases} {
-			if _, err := c.exec(ctx, statement, o.consumer, hash); err != nil {
-				return err
-			}
-		}
-		if _, err := c.exec(ctx, sql.Judged, o.consumer, hash, inbox.CodeMaybePublished); err != nil {
-			return err
-		}
-		if err := c.query(ctx, sql.ListLength, o.consumer, hash).Scan(&events); err != nil {
-			return err
-		}
-		return c.audit(ctx, tenant, topic, key, map[string]any{"events": events})
+		events = list.Events
+		return c.release(ctx, tenant, topic, key, hash, events)
 	})
 	return events, err
+}
+
+// release releases a key whose mark is locked.
+func (c change) release(ctx context.Context, tenant, topic, key string, hash []byte, events int64) error {
+	for _, statement := range []string{sql.ReleaseKey, sql.ResetReleases} {
+		if _, err := c.exec(ctx, statement, c.o.consumer, hash); err != nil {
+			return err
+		}
+	}
+	if _, err := c.exec(ctx, sql.Judged, c.o.consumer, hash, inbox.CodeMaybePublished); err != nil {
+		return err
+	}
+	c.action = audit.ReleaseKey
+	return c.audit(ctx, tenant, topic, key, map[string]any{"events": events})
 }
 
 // ReleaseEvent releases one event that is parked or quarantined alone. Before releasing a quarantined event, check its
@@ -269,18 +275,27 @@ func (c change) locked(ctx context.Context, id int64) (ParkedEvent, error) {
 	return read() // under the lock
 }
 
-// lockKey locks the mark of a parked key.
-func (c change) lockKey(ctx context.Context, tenant, topic, key string) (hash []byte, err error) {
+// lockKey locks the mark of a parked key. It refuses another list than the one that was seen.
+func (c change) lockKey(ctx context.Context, tenant, topic, key string, seen admin.Seen) (hash []byte,
+	list audit.KeyList, err error,
+) {
 	if c.o.consumer == "" {
-		return nil, errNoConsumer
+		return nil, list, errNoConsumer
 	}
 	hash = sql.KeyHash(tenant, topic, key)
 	var state string
 	err = c.query(ctx, sql.LockMark, c.o.consumer, hash).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("key %q of topic %q: %w", key, topic, admin.ErrNotParked)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		err = fmt.Errorf("key %q of topic %q: %w", key, topic, admin.ErrNotParked)
+	case err == nil:
+		list.Releasing = state == "releasing"
+		err = c.query(ctx, sql.KeyList, c.o.consumer, hash).Scan(&list.Head, &list.Events)
 	}
-	return hash, err
+	if err == nil {
+		err = list.CheckSeen(topic, key, seen)
+	}
+	return hash, list, err
 }
 
 // audit writes the audit row for a change of the operator's consumer. Arguments that do not apply are empty.

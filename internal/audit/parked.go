@@ -100,6 +100,35 @@ func Changed(e admin.Edit) map[string]any {
 	}
 }
 
+// KeyList is the list of a parked key, under the lock of a change.
+type KeyList struct {
+	Head, Events int64 // ID of its first event, 0 for none; how many there are
+	Releasing    bool
+}
+
+// CheckSeen refuses a change of another list than the one that was seen.
+func (l KeyList) CheckSeen(topic, key string, seen admin.Seen) error {
+	if seen.Head != 0 && seen.Head != l.Head || seen.Most != 0 && seen.Most < l.Events {
+		return fmt.Errorf("key %q of topic %q %w: now it has %d events, and event %d is the first; look at it again",
+			key, topic, admin.ErrAnotherList, l.Events, l.Head)
+	}
+	return nil
+}
+
+// CheckHead refuses to give up a first event that nobody named and that has not failed: a second skip would take it.
+func (l KeyList) CheckHead(e admin.Parked, seen admin.Seen) error {
+	switch {
+	case seen.Head != 0:
+		return nil
+	case l.Releasing:
+		return fmt.Errorf("event %d %w (to give it up nevertheless, name it as the head)", e.ID, admin.ErrReleasing)
+	case e.Kind == "behind" && e.Code == "":
+		return fmt.Errorf("event %d is the first now, and has not failed: an event before it is gone; release the "+
+			"key, or, to give this one up, too, name it as the head: it %w", e.ID, admin.ErrAnotherList)
+	}
+	return nil
+}
+
 // ErrInList is the error for a release of one event with a key, which would break the key's order.
 func ErrInList(id int64) error {
 	return fmt.Errorf("event %d is in the list of its key: release the key, or discard the events before it", id)

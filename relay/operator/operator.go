@@ -50,6 +50,7 @@ type audited struct {
 	messageID     *uuid.UUID
 	tenant, topic string
 	detail        map[string]any
+	release       *audited // of a key, in the same transaction
 }
 
 // text returns the detail as JSON: in the modes that a pooler needs, pgx does not know that a map is to become that.
@@ -72,13 +73,20 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if _, err = tx.Exec(ctx, o.q(sql.Announce)); err != nil {
 			return err
 		}
-		detail, err := a.text()
-		if err != nil {
+		if err := o.record(ctx, tx, action, reason, a); err != nil || a.release == nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, detail)
-		return err
+		return o.record(ctx, tx, audit.ReleaseKey, reason, *a.release)
 	})
+}
+
+func (o *Operator) record(ctx context.Context, tx pgx.Tx, action, reason string, a audited) error {
+	detail, err := a.text()
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, detail)
+	return err
 }
 
 // EditParked changes a parked event before it is released. Its id, topic, key and type stay: consumers may have
@@ -115,23 +123,34 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit admin.Edit, re
 
 // ReleaseKey releases the events of a parked key, in order: the owner of its lane publishes them under new numbers and
 // the same ids, and before events that were appended meanwhile. If one is refused again, the key is parked again. It
-// returns the number of released events. It fails with admin.ErrNotParked; for a key that is being released already it
-// returns 0 and no error.
-func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
+// returns the number of released events. It fails with admin.ErrNotParked and admin.ErrAnotherList; for a key that is
+// being released already it returns 0 and no error.
+func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (
+	events int64, err error,
+) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return 0, fmt.Errorf("relay: release key: %w", err)
 	}
 	err = o.act(ctx, audit.ReleaseKey, reason, func(tx pgx.Tx) (audited, error) {
-		if err := o.lockWhole(ctx, tx, tenant, topic, key); err != nil {
+		if _, _, err := o.lockWhole(ctx, tx, tenant, topic, key, seen); err != nil {
 			return audited{}, err
 		}
-		err := tx.QueryRow(ctx, o.q(sql.ReleaseKey), tenant, topic, key).Scan(&events)
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = nil
-		}
-		return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": events}}, err
+		a, n, err := o.release(ctx, tx, tenant, topic, key)
+		events = n
+		return a, err
 	})
 	return events, err
+}
+
+// release releases a key whose lane is locked.
+func (o *Operator) release(ctx context.Context, tx pgx.Tx, tenant, topic, key string) (a audited, events int64,
+	err error,
+) {
+	err = tx.QueryRow(ctx, o.q(sql.ReleaseKey), tenant, topic, key).Scan(&events)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": events}}, events, err
 }
 
 // ReleaseEvent releases one event that was parked alone: one without a key, or one parked without its key. An event in
@@ -159,38 +178,73 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 		if err != nil {
 			return audited{}, err
 		}
-		var maybe bool
-		if err := tx.QueryRow(ctx, o.q(sql.DiscardEvent), e.Lane, id).Scan(&maybe); err != nil {
-			return audited{}, err
-		}
-		d = admin.DiscardResult{Events: 1}
-		if maybe {
-			d.MaybePublished = 1
-		}
-		if !e.Alone {
-			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), e.Lane, e.Tenant, e.Topic, e.Key)
-		}
-		a := e.audited()
-		a.detail["may_appear"] = maybe
+		a, maybe, err := o.discard(ctx, tx, e)
+		d = admin.DiscardResult{Events: 1, MaybePublished: maybe}
 		return a, err
 	})
 	return d, err
 }
 
+// discard deletes an event whose lane is locked.
+func (o *Operator) discard(ctx context.Context, tx pgx.Tx, e ParkedEvent) (a audited, maybePublished int64, err error) {
+	var maybe bool
+	if err := tx.QueryRow(ctx, o.q(sql.DiscardEvent), e.Lane, e.ID).Scan(&maybe); err != nil {
+		return audited{}, 0, err
+	}
+	if maybe {
+		maybePublished = 1
+	}
+	if !e.Alone {
+		_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), e.Lane, e.Tenant, e.Topic, e.Key)
+	}
+	a = e.audited()
+	a.detail["may_appear"] = maybe
+	return a, maybePublished, err
+}
+
+// SkipHead is DiscardEvent for the first event of a key's list, and, unless keep is set, ReleaseKey for the events
+// behind it, in one transaction. Unless seen names its head, it refuses one that has not failed. It fails with
+// admin.ErrNotParked, admin.ErrReleasing and admin.ErrAnotherList.
+func (o *Operator) SkipHead(ctx context.Context, tenant, topic, key string, seen admin.Seen, keep bool,
+	reason string,
+) (s admin.SkipResult, err error) {
+	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
+		return s, fmt.Errorf("relay: skip head: %w", err)
+	}
+	err = o.act(ctx, audit.DiscardEvent, reason, func(tx pgx.Tx) (audited, error) {
+		_, list, err := o.lockWhole(ctx, tx, tenant, topic, key, seen)
+		if err != nil {
+			return audited{}, err
+		}
+		e, err := o.locked(ctx, tx, list.Head)
+		if err == nil {
+			err = list.CheckHead(e.Parked, seen)
+		}
+		if err != nil {
+			return audited{}, err
+		}
+		a, maybe, err := o.discard(ctx, tx, e)
+		s = admin.SkipResult{ID: e.ID, MessageID: e.MessageID, MaybePublished: maybe}
+		if err != nil || keep || list.Events == 1 {
+			return a, err
+		}
+		release, n, err := o.release(ctx, tx, tenant, topic, key)
+		a.release, s.Released = &release, n
+		return a, err
+	})
+	return s, err
+}
+
 // DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails
-// with admin.ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d admin.DiscardResult,
-	err error,
+// with admin.ErrNotParked and admin.ErrAnotherList.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key string, seen admin.Seen, reason string) (
+	d admin.DiscardResult, err error,
 ) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return d, fmt.Errorf("relay: discard key: %w", err)
 	}
 	err = o.act(ctx, audit.DiscardKey, reason, func(tx pgx.Tx) (audited, error) {
-		var lane int16
-		err := o.lockWhole(ctx, tx, tenant, topic, key)
-		if err == nil {
-			lane, err = o.lockKey(ctx, tx, tenant, topic, key)
-		}
+		lane, _, err := o.lockWhole(ctx, tx, tenant, topic, key, seen)
 		if err == nil {
 			err = tx.QueryRow(ctx, o.q(sql.DiscardKey), tenant, topic, key).Scan(&d.Events, &d.MaybePublished)
 		}
@@ -284,13 +338,21 @@ func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error 
 }
 
 // lockWhole locks the lane of a parked key whose events are all in its list, but for those that were refused since
-// [Operator.rejoin].
-func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
-	_, err := o.lockKey(ctx, tx, tenant, topic, key)
+// [Operator.rejoin]. It refuses another list than the one that was seen.
+func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string, seen admin.Seen) (lane int16,
+	list audit.KeyList, err error,
+) {
+	lane, err = o.lockKey(ctx, tx, tenant, topic, key)
 	for moved := int64(1); err == nil && moved > 0; {
 		err = tx.QueryRow(ctx, o.q(sql.Rejoin), tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
 	}
-	return err
+	if err == nil {
+		err = tx.QueryRow(ctx, o.q(sql.KeyList), tenant, topic, key).Scan(&list.Head, &list.Events, &list.Releasing)
+	}
+	if err == nil {
+		err = list.CheckSeen(topic, key, seen)
+	}
+	return lane, list, err
 }
 
 // Audit returns the last actions, newest first, at most limit.

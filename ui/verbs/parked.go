@@ -38,6 +38,8 @@ type ParkedKey struct {
 	Tenant string `line:"" help:"Tenant of the key."`
 	Topic  string `line:"" help:"Topic of the key."`
 	Key    string `line:"" help:"The key."`
+	Head   int64  `line:"" default:"0" shown:"(any)" help:"Refuse the key unless this is the id of its first event, as keys shows it: what was seen."`
+	Most   int64  `line:"" default:"0" shown:"(any)" help:"Refuse the key if it has more events than these: what was seen."`
 
 	Where Side `kong:"-"`
 }
@@ -46,7 +48,13 @@ type ParkedKey struct {
 var ErrUnnamed = errors.New("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an " +
 	"event by --id")
 
+// Seen returns what was seen of the key.
+func (k ParkedKey) Seen() admin.Seen { return admin.Seen{Head: k.Head, Most: k.Most} }
+
 func (k ParkedKey) check(id int64) error {
+	if k.Head < 0 || k.Most < 0 {
+		return errors.New("--head and --most want numbers above zero")
+	}
 	if id > 0 && k != (ParkedKey{Where: k.Where}) || id <= 0 && (k.Topic == "" || k.Key == "") {
 		return ErrUnnamed
 	}
@@ -78,7 +86,7 @@ func (v ReleaseParked) Verb() Verb[admin.ParkedOperator] {
 					fmt.Sprintf("Event %d is released: %s it.", v.ID, v.Where.Releases()), map[string]any{"events": 1},
 				}, o.ReleaseEvent(ctx, v.ID, reason)
 			}
-			n, err := o.ReleaseKey(ctx, v.Tenant, v.Topic, v.Key, reason)
+			n, err := o.ReleaseKey(ctx, v.Tenant, v.Topic, v.Key, v.Seen(), reason)
 			return Done{
 				fmt.Sprintf("Key %s of topic %s is released: %s %s of its list, in order.", Shown(v.Key), v.Topic,
 					v.Where.Releases(), Plural(n, "event")),
@@ -105,7 +113,7 @@ func (v DiscardParked) Verb() Verb[admin.ParkedOperator] {
 			if v.ID > 0 {
 				d, err = o.DiscardEvent(ctx, v.ID, reason)
 			} else {
-				d, err = o.DiscardKey(ctx, v.Tenant, v.Topic, v.Key, reason)
+				d, err = o.DiscardKey(ctx, v.Tenant, v.Topic, v.Key, v.Seen(), reason)
 			}
 			return gone(d), err
 		},

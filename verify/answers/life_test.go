@@ -283,7 +283,7 @@ func (l *life) release(ctx context.Context) error {
 	type parked struct{ Topic, Key string }
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[parked])
 	for _, p := range list {
-		_, released := o.ReleaseKey(ctx, "", p.Topic, p.Key, "the answer was false")
+		_, released := o.ReleaseKey(ctx, "", p.Topic, p.Key, admin.Seen{}, "the answer was false")
 		if !errors.Is(released, admin.ErrNotParked) {
 			err = errors.Join(err, released)
 		}

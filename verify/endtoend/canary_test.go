@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -344,7 +345,7 @@ func TestI10WorkerLeaksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range events[:len(events)-1] {
-		if _, err := o.ReleaseKey(t.Context(), "", topic, e.Key, "again"); err != nil {
+		if _, err := o.ReleaseKey(t.Context(), "", topic, e.Key, admin.Seen{}, "again"); err != nil {
 			s.value("release", err)
 		}
 	}

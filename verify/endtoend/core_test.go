@@ -276,7 +276,7 @@ func (c *core) release(ctx context.Context) error {
 		return err
 	}
 	e := c.events[6]
-	if n, err := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "mended"); err != nil || n < 1 {
+	if n, err := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "mended"); err != nil || n < 1 {
 		return fmt.Errorf("%d events were released: %w", n, err)
 	}
 	return nil
@@ -377,7 +377,8 @@ func (c *core) work(ctx context.Context, dedup inbox.Dedup) error {
 	}
 	c.mend(true)
 	defer c.mend(false)
-	if n, err := o.ReleaseKey(ctx, failing.Tenant, failing.Topic, failing.Key, "mended"); err != nil || n < 1 {
+	if n, err := o.ReleaseKey(ctx, failing.Tenant, failing.Topic, failing.Key, admin.Seen{},
+		"mended"); err != nil || n < 1 {
 		return fmt.Errorf("%d events were released: %w", n, err)
 	}
 	err = runs(ctx, in.Run, func(ended <-chan error) error {

@@ -110,7 +110,7 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 	mu.Lock()
 	mended = true
 	mu.Unlock()
-	if _, err := o.ReleaseKey(t.Context(), "\xff", topic, "\xff\x00k", "mended"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "\xff", topic, "\xff\x00k", admin.Seen{}, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range list[1:] {

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -111,7 +112,7 @@ func TestP9_5_KillingEventIsParked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", "too early"); err != nil || n != 7 {
+	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", admin.Seen{}, "too early"); err != nil || n != 7 {
 		t.Fatalf("%d events released: %v", n, err)
 	}
 	if deaths := s.runUntil(t,

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -187,7 +188,7 @@ func TestReadsCloudEventsSDKRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "acme", topic, "ks1", "fixed"); err != nil {
+	if _, err := o.ReleaseKey(t.Context(), "acme", topic, "ks1", admin.Seen{}, "fixed"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, "select count(*) = 5 from effect")

@@ -68,7 +68,7 @@ func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 			err = errors.Join(err, discarded)
 			continue
 		case kind == kindDiscard:
-			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, "nobody wants it")
+			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "nobody wants it")
 			err = errors.Join(err, discarded)
 			continue
 		}
@@ -79,7 +79,7 @@ func releaseParked(ctx context.Context, s *stage, o *operator.Operator) error {
 		if e.Alone {
 			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
 		} else {
-			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "again")
+			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "again")
 			err = errors.Join(err, released)
 		}
 	}
@@ -103,7 +103,7 @@ func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) err
 			err = errors.Join(err, discarded)
 			continue
 		case kind == kindDrop:
-			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, "nobody wants it")
+			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "nobody wants it")
 			err = errors.Join(err, discarded)
 			continue
 		}
@@ -126,7 +126,7 @@ func releaseFailed(ctx context.Context, s *stage, o *inboxoperator.Operator) err
 		if e.Alone {
 			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
 		} else {
-			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "again")
+			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "again")
 			err = errors.Join(err, released)
 		}
 	}

@@ -93,7 +93,7 @@ func (o *person) outboxKeys(ctx context.Context) error {
 		}
 		e := history.Entry{Verb: "release", Detail: "outbox", Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
 		if err := o.do(e, func() error {
-			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "soak")
+			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, admin.Seen{}, "soak")
 			return err
 		}); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (o *person) discardOutbox(ctx context.Context, f admin.ParkedFilter) error 
 		}
 		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
 			verb, act = "release", func() error {
-				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "soak")
+				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, admin.Seen{}, "soak")
 				return err
 			}
 		}
@@ -181,7 +181,7 @@ func (o *person) inboxKeys(ctx context.Context) error {
 			Key: k.Key,
 		}
 		if err := o.do(e, func() error {
-			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "soak")
+			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, admin.Seen{}, "soak")
 			return err
 		}); err != nil {
 			return err

@@ -84,8 +84,9 @@ const ResetReleases = `-- inbox: count the releases of a key anew
 update {schema}inbox_parked set release_attempts = 0
 where consumer_name = $1::text and key_hash = $2::bytea and release_attempts <> 0`
 
-const ListLength = `-- inbox: length of a list
-select count(*) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea`
+const KeyList = `-- inbox: list of a key
+select coalesce(min(id), 0), count(*) from {schema}inbox_parked
+where consumer_name = $1::text and key_hash = $2::bytea`
 
 const ListIDs = `-- inbox: ids of a list
 select id, message_id::text, code from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea

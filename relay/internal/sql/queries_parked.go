@@ -69,6 +69,12 @@ update {schema}outbox_parked set payload = case when $3 then $4::bytea else payl
 	headers = case when $5 then $6::jsonb else headers end, content_type = coalesce($7::text, content_type)
 where lane = $1 and id = $2`
 
+	KeyList = `-- relay: list of a key
+select coalesce(min(p.id), 0), count(p.id), k.state = 'releasing'
+from {schema}outbox_parked_key k left join {schema}outbox_parked p on p.key_hash = k.key_hash and not p.alone
+where k.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea)
+group by k.state`
+
 	ReleaseKey = `-- relay: release key
 update {schema}outbox_parked_key set state = 'releasing', since = clock_timestamp()
 where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, e'\\', e'\\\\')::bytea)

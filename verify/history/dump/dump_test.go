@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -259,7 +260,8 @@ func TestRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := person.DiscardKey(t.Context(), "", s.topic, "given up", "it is too large"); err != nil {
+		if _, err := person.DiscardKey(t.Context(), "", s.topic, "given up", admin.Seen{},
+			"it is too large"); err != nil {
 			t.Error(err)
 		}
 		if _, _, err := person.CancelAllScheduled(t.Context(), s.topic, &cancelled.Key, nil, "not now"); err != nil {
