@@ -38,7 +38,7 @@ func TestReplay(t *testing.T) {
 	archived(t, db, 7)
 	wants(t, s.get("/archive"), "Archive and replay", "of no day")
 	page := s.get(planOf("key", `k"1`))
-	wants(t, page, "4 events of 1 key", `key "k\"1"`, "Publish 4 events once more", "relay replay --schema "+db.Schema+
+	wants(t, page, "4 events of 1 key", `key "k\"1"`, "Publish 4 events once more", "relay replay --schema="+db.Schema+
 		" --dry-run --from")
 	lacks(t, page, "canary-payload")
 	if n := pgtest.One[int64](t, db,
@@ -49,7 +49,7 @@ func TestReplay(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "It runs.", "relay replay --schema "+db.Schema+" --from ", `--key 'k"1'`, "--reason")
+	wants(t, page, "It runs.", "relay replay --schema="+db.Schema+" --from=", `--key='k"1'`, "--reason")
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_audit where action = 'replay ended')`)
 	pgtest.Await(t, "the page says that it is done", func() (bool, error) {
 		return contains(s.get("/archive"), "orders: topic payments done"), nil

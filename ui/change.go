@@ -51,7 +51,7 @@ func (q *request) change(v verb) error {
 	if err == nil {
 		result.Text = done
 	}
-	result.Command = q.db.Command(append(v.command, "--reason", reason, "--operator", q.who.Name)...)
+	result.Command = q.db.Command(append(v.command, "--reason="+reason, "--operator="+q.who.Name)...)
 	result.Back, result.Audit = v.back, q.h.path("audit")
 	return q.render("outcome", status, view{Title: v.name, Nav: "", Body: result})
 }

@@ -99,7 +99,7 @@ func consumerViewOf(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x read
 
 // commandFor returns the command of a verb for a consumer.
 func commandFor(d *reads.Database, c inboxoperator.ConsumerDiagnosis, v verbs.Of[*inboxoperator.Operator]) string {
-	return reads.CommandOf(d, v, "--consumer", c.Consumer)
+	return reads.CommandOf(d, v, "--consumer="+c.Consumer)
 }
 
 func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) (list []partitionView) {

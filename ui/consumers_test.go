@@ -33,12 +33,12 @@ func TestConsumerVerbs(t *testing.T) {
 	s := serve(t, ui.Config{}, of("in", db))
 	s.examined()
 	page := s.get("/consumers")
-	in := " --schema " + db.Schema + " --consumer "
+	in := " --schema=" + db.Schema + " --consumer="
 	wants(t, page, "Inbox days in wrong", "relay inbox maintain", "halted POISON it <kills>",
-		"relay inbox skip"+in+"ledger --topic payments --partition 3 --to 42 --reason",
+		"relay inbox skip"+in+"ledger --topic=payments --partition=3 --to=42 --reason",
 		"kafka-consumer-groups.sh --group 'g 1' --topic payments:3 --reset-offsets --to-offset 42 --execute",
-		"relay inbox accept"+in+"numbers --epoch "+epoch+" --reason", "relay inbox forget-offsets"+in+"offsets",
-		"relay inbox move"+in+"ledger --to ... --reason", "relay inbox retire"+in+"ledger --reason",
+		"relay inbox accept"+in+"numbers --epoch="+epoch+" --reason", "relay inbox forget-offsets"+in+"offsets",
+		"relay inbox move"+in+"ledger --to=... --reason", "relay inbox retire"+in+"ledger --reason",
 		"Stop its workers first (acme on h1 runs it)")
 	lacks(t, page, "<kills>")
 	at := "/db/in/inbox/"
@@ -119,7 +119,7 @@ func TestConsumerVerbs(t *testing.T) {
 		t.Errorf("%d %s", status, page)
 	}
 	wants(t, page, "The consumer is retired. Days are kept for the windows of the others.",
-		"relay inbox retire"+in+"ledger --reason 'it'\\''s <late>'")
+		"relay inbox retire"+in+"ledger --reason='it'\\''s <late>'")
 	lacks(t, s.get("/consumers"), "POISON", "new_numbering", "offsets_went_back", "Retire consumer ledger")
 	for action, want := range map[string]int64{
 		"skip records": 1, "accept numbering": 1, "forget offsets": 1, "move consumer": 1, "retire consumer": 1,

@@ -49,10 +49,10 @@ func TestDoctorPage(t *testing.T) {
 		return page
 	}
 	page := now()
-	on := " --outbox=orders --schema " + db.Schema
+	on := " --outbox=orders --schema=" + db.Schema
 	wants(t, page, "restored wrong relay: the outbox is older than what it has published",
-		"relay fence"+on+` --reason "..."`, "Read docs/failover.md and docs/restore.md.",
-		"relay topics resume"+on+` --topic refunds --reason "..."`, "hash well as on the servers it was tested on")
+		"relay fence"+on+` --reason="..."`, "Read docs/failover.md and docs/restore.md.",
+		"relay topics resume"+on+` --topic=refunds --reason="..."`, "hash well as on the servers it was tested on")
 	if strings.Index(page, "restored") > strings.Index(page, "hash") {
 		t.Error("what is wrong does not come first")
 	}

@@ -74,13 +74,13 @@ func (q *request) eventPage(e reads.Event) *eventPage {
 	id := fmt.Sprint(e.ID)
 	where := q.PathValue("side")
 	command := func(verb string, flags ...string) string {
-		return q.db.WithReason(reads.ParkedArgs(where, verb, append([]string{"--id", id}, flags...)...)...)
+		return q.db.WithReason(reads.ParkedArgs(where, verb, append([]string{"--id=" + id}, flags...)...)...)
 	}
 	return &eventPage{
 		DB: q.db.Name, Side: where, Event: e, ReadOnly: q.readsOnly(), Path: q.pathOf(e.MessageID),
 		Release: command("release"), Discard: command("discard"),
-		Reveal:    q.db.Command(reads.ParkedArgs(where, "show", "--id", id, "--payload")...),
-		EditUsage: command("edit", "--payload-file", "new.bin"),
+		Reveal:    q.db.Command(reads.ParkedArgs(where, "show", "--id="+id, "--payload")...),
+		EditUsage: command("edit", "--payload-file=new.bin"),
 	}
 }
 
@@ -182,15 +182,15 @@ func previewEdit(q *request) error {
 		After: base64.StdEncoding.EncodeToString([]byte(after)), Bytes: [2]int{len(before), len(after)},
 		NoJSON: noJSON,
 		Command: q.db.WithReason(reads.ParkedArgs(q.PathValue("side"), "edit",
-			append([]string{"--id", q.PathValue("id")}, payloadFlags(noJSON != nil)...)...)...),
+			append([]string{"--id=" + q.PathValue("id")}, payloadFlags(noJSON != nil)...)...)...),
 	}})
 }
 
 func payloadFlags(anyBytes bool) []string {
 	if anyBytes {
-		return []string{"--payload-file", "new.bin", "--any-bytes"}
+		return []string{"--payload-file=new.bin", "--any-bytes"}
 	}
-	return []string{"--payload-file", "new.bin"}
+	return []string{"--payload-file=new.bin"}
 }
 
 // edited returns the payload before and after the edit. Browsers end lines with CR and LF.

@@ -200,7 +200,7 @@ func TestAlone(t *testing.T) {
 		t.Errorf("%d %s", status, page)
 	}
 	wants(t, page, "1 event is given up for good.",
-		fmt.Sprintf("relay parked discard --schema %s --id %d", db.Schema, gone))
+		fmt.Sprintf("relay parked discard --schema=%s --id=%d", db.Schema, gone))
 	if status, page = s.post(eventPath(listed) + "/release"); status < 400 {
 		t.Errorf("%d %s", status, page)
 	}

@@ -143,9 +143,9 @@ func (l like) filter() admin.FailureFilter {
 func (l like) command(where, name string) []string {
 	args := reads.ParkedArgs(where, name, "--all")
 	if where == reads.InInbox {
-		args = append(args, "--consumer", l.Consumer)
+		args = append(args, "--consumer="+l.Consumer)
 	}
-	args = append(args, "--topic", l.Topic, "--type="+l.Type, "--code="+l.Code)
+	args = append(args, "--topic="+l.Topic, "--type="+l.Type, "--code="+l.Code)
 	for _, at := range l.times() {
 		args = append(args, "--"+at[0], at[1])
 	}
@@ -251,7 +251,7 @@ func (q *request) changeGroup(name, title string, verbOf verbOfAll, says func(ad
 		return errForm
 	}
 	where := q.PathValue("side")
-	command := append(l.command(where, name), "--limit", strconv.Itoa(most))
+	command := append(l.command(where, name), "--limit="+strconv.Itoa(most))
 	return q.change(verb{
 		name: title + " failures of " + l.Topic, command: command, back: q.h.path("failures"),
 		do: func(ctx context.Context, reason string) (string, error) {

@@ -70,8 +70,8 @@ func TestFailures(t *testing.T) {
 
 	page = s.groupOf("Paid")
 	wants(t, page, "3 keys and 1 lone event, 5 events in all, of which 1 wait behind others", "Release 5 events",
-		"relay parked discard --schema "+db.Schema+
-			" --all --topic payments --type=Paid --code=MESSAGE_TOO_LARGE --until")
+		"relay parked discard --schema="+db.Schema+
+			" --all --topic=payments --type=Paid --code=MESSAGE_TOO_LARGE --until")
 	release, discard := "/db/orders/outbox/failures/release", "/db/orders/outbox/failures/discard"
 	lacks(t, s.as(ui.View).groupOf("Paid"), `method="post"`)
 	form := formOf(t, page, discard)
@@ -80,7 +80,7 @@ func TestFailures(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "4 events given up for good.", "--limit 1000 --reason 'it'\\''s <late>' --operator")
+	wants(t, page, "4 events given up for good.", "--limit=1000 --reason='it'\\''s <late>' --operator")
 	if got := pgtest.One[string](t, db, `select string_agg(id::text, ' ' order by id) from outbox_parked`); got !=
 		fmt.Sprintf("%d %d %d", behind, other, late) {
 		t.Errorf("left are %s, want %d, %d and %d", got, behind, other, late)

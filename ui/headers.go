@@ -146,13 +146,13 @@ func (q *request) headersEdit() (edit admin.Edit, err error) {
 }
 
 func (q *request) headersCommand(edit admin.Edit) []string {
-	command := reads.ParkedArgs(q.PathValue("side"), "edit", "--id", q.PathValue("id"))
+	command := reads.ParkedArgs(q.PathValue("side"), "edit", "--id="+q.PathValue("id"))
 	return append(command, headerFlags(edit)...)
 }
 
 func headerFlags(edit admin.Edit) (flags []string) {
 	for _, h := range audit.Pairs(*edit.Headers) {
-		flags = append(flags, "--header", h[0]+"="+h[1])
+		flags = append(flags, "--header="+h[0]+"="+h[1])
 	}
 	if len(*edit.Headers) == 0 {
 		flags = append(flags, "--no-headers")

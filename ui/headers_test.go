@@ -59,7 +59,7 @@ func TestEditHeaders(t *testing.T) {
 		t.Fatalf("%d %s", status, page)
 	}
 	wants(t, page, "- content-type=application/json", "- who=canary-header", "+ content-type=text/plain", "+ a=1=2",
-		"+ who=a <i>", "--header a=1=2 --header 'who=a <i>' --content-type=text/plain --reason")
+		"+ who=a <i>", "--header=a=1=2 --header='who=a <i>' --content-type=text/plain --reason")
 	lacks(t, page, "<i>")
 	change := func(page string) (int, string) {
 		form := headerForm(page)

@@ -68,7 +68,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		"relay keys stuck")
 	page := s.get("/idempotency")
 	wants(t, page, "payment.create acme happened charge bank_happened PROVIDER_REQUEST_SENT 1",
-		"relay keys free --schema "+db.Schema+" --tenant acme --operation payment.create --key did-not --sure --reason",
+		"relay keys free --schema="+db.Schema+" --tenant=acme --operation=payment.create --key=did-not --sure --reason",
 		"Recovery has nothing to find out.", "Retry all of payment.create")
 	lacks(t, page, "canary-input", "<answer>")
 
@@ -95,8 +95,8 @@ func TestIdempotencyKeys(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "It is completed", "relay keys complete --schema "+db.Schema+" --tenant acme --operation "+
-		"payment.create --key happened --code 201 --resource p1 --body answer.json "+
+	wants(t, page, "It is completed", "relay keys complete --schema="+db.Schema+" --tenant=acme --operation="+
+		"payment.create --key=happened --code=201 --resource=p1 --body=answer.json "+
 		"--reason")
 	never := func(context.Context, *guard.Op) (idempotency.Result, error) {
 		t.Error("it ran")

@@ -52,7 +52,7 @@ func TestInboxKeys(t *testing.T) {
 	s := serve(t, ui.Config{}, of("ledger-db", db))
 	page := s.get("/keys")
 	wants(t, page, "ledger payments k parked", "no such <account>", "Release 2 events",
-		"relay inbox parked release --schema "+db.Schema+" --consumer ledger --topic payments --key k --reason")
+		"relay inbox parked release --schema="+db.Schema+" --consumer=ledger --topic=payments --key=k --head=")
 	lacks(t, page, "canary-payload")
 	key := func(key string) []string {
 		return []string{"consumer", "ledger", "topic", "payments", "tenant", "", "key", ui.B64(key)}

@@ -25,7 +25,7 @@ func operate(add func(path string, serve func(*request) error)) {
 		if consumer == "" {
 			err = errForm
 		}
-		return o, []string{"--consumer", consumer}, err
+		return o, []string{"--consumer=" + consumer}, err
 	}
 	keys := func(q *request) (*keysoperator.Operator, []string, error) {
 		o, err := q.db.Idempotency(q.who.Name)

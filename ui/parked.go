@@ -13,7 +13,7 @@ func (q *request) editing(id int64, edit admin.Edit, flags []string, done string
 	name, where := q.PathValue("id"), q.PathValue("side")
 	return verb{
 		name:    "Edit event " + name,
-		command: reads.ParkedArgs(where, "edit", append([]string{"--id", name}, flags...)...),
+		command: reads.ParkedArgs(where, "edit", append([]string{"--id=" + name}, flags...)...),
 		back:    q.h.path("db", q.db.Name, where, "events", name),
 		do: func(ctx context.Context, reason string) (string, error) {
 			s, err := q.side(where, "", q.who.Name)
@@ -48,5 +48,5 @@ func ofConsumer(where, consumer string) []string {
 	if where != reads.InInbox || consumer == "" {
 		return nil
 	}
-	return []string{"--consumer", consumer}
+	return []string{"--consumer=" + consumer}
 }

@@ -258,23 +258,23 @@ func readChoice(form string) (c replayChoice, err error) {
 // flags returns the flags of `relay replay` for the choice.
 func (c replayChoice) flags() []string {
 	flags := []string{
-		"--from", c.From.UTC().Format(time.RFC3339Nano), "--to", c.To.UTC().Format(time.RFC3339Nano),
-		"--topic", c.Topic,
+		"--from=" + c.From.UTC().Format(time.RFC3339Nano), "--to=" + c.To.UTC().Format(time.RFC3339Nano),
+		"--topic=" + c.Topic,
 	}
-	for name, value := range map[string]*string{"--key": c.Key, "--tenant": c.Tenant} {
+	for name, value := range map[string]*string{"--key=": c.Key, "--tenant=": c.Tenant} {
 		if value != nil {
-			flags = append(flags, name, *value)
+			flags = append(flags, name+*value)
 		}
 	}
-	slices.Sort(flags[6:])
+	slices.Sort(flags[3:])
 	if c.Type != "" {
-		flags = append(flags, "--type", c.Type)
+		flags = append(flags, "--type="+c.Type)
 	}
 	if c.After > 0 {
-		flags = append(flags, "--after", fmt.Sprint(c.After))
+		flags = append(flags, "--after="+fmt.Sprint(c.After))
 	}
 	if c.Rate > 0 {
-		flags = append(flags, "--rate", fmt.Sprint(c.Rate))
+		flags = append(flags, "--rate="+fmt.Sprint(c.Rate))
 	}
 	return flags
 }

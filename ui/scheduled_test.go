@@ -41,7 +41,7 @@ func TestScheduled(t *testing.T) {
 		t.Fatalf("%d %s", status, page)
 	}
 	wants(t, page, "Event 2 will not be published.",
-		fmt.Sprintf("relay scheduled cancel --schema %s --seq 2 --due %s --reason", db.Schema, due))
+		fmt.Sprintf("relay scheduled cancel --schema=%s --seq=2 --due=%s --reason", db.Schema, due))
 	if status, page = s.post(cancel, "seq", "2", "due", due); status != http.StatusConflict {
 		t.Errorf("what is cancelled: %d %s", status, page)
 	}
@@ -62,12 +62,12 @@ func TestScheduledCancelAll(t *testing.T) {
 		(now() + interval '3 hours', 'payments', 'l', '', 'T'),
 		(now() + interval '4 hours', 'refunds', 'k', '', 'T')`)
 	const all, button = "/db/orders/scheduled/cancel-all", "Publish none of them"
-	command := fmt.Sprintf("relay scheduled cancel-all --schema %s --topic payments", db.Schema)
+	command := fmt.Sprintf("relay scheduled cancel-all --schema=%s --topic=payments", db.Schema)
 	lacks(t, s.get("/scheduled"), button)
 	lacks(t, s.get("/scheduled?topic=nobodys"), button)
 	wants(t, s.get("/scheduled?topic=payments"), "for topic payments is deleted for good, when", command+" --reason")
 	page := s.get("/scheduled?topic=payments&key=k&until=2126-01-01")
-	wants(t, page, "for topic payments and key k is deleted", "later than the filter says", command+" --key k --reason")
+	wants(t, page, "for topic payments and key k is deleted", "later than the filter says", command+" --key=k --reason")
 	lacks(t, s.as(ui.View).get("/scheduled?topic=payments"), button)
 	if status, page := s.post(all, "topic", ""); status != http.StatusUnprocessableEntity {
 		t.Errorf("without a topic: %d %s", status, page)

@@ -57,7 +57,7 @@ func search(q *request) error {
 // searchIn asks one database. A viewer with a Scope gets no decided events and no idempotency keys: their topics are
 // unknown.
 func searchIn(ctx context.Context, d *reads.Database, h *Handler, scope *Scope, text string) searchList {
-	l := searchList{DB: d.Name, Command: d.Command("find", "--text", text)}
+	l := searchList{DB: d.Name, Command: d.Command("find", "--text="+text)}
 	fail := func(err error) bool {
 		if err != nil && !reads.Absent(err) {
 			l.Away = strings.TrimSpace(l.Away + " " + reads.Away(err))

@@ -28,8 +28,8 @@ func TestSearch(t *testing.T) {
 		returning id`)
 
 	page := s.get("/search?text=pay-1")
-	wants(t, page, "waiting", "failed ledger", "payment.create acme pay-1 stuck", "relay find --schema "+orders.Schema+
-		" --text pay-1", "What is published is found by its message id alone")
+	wants(t, page, "waiting", "failed ledger", "payment.create acme pay-1 stuck", "relay find --schema="+orders.Schema+
+		" --text=pay-1", "What is published is found by its message id alone")
 	lacks(t, page, "canary")
 	wants(t, s.get(fmt.Sprintf("/search?text=%d", waiting)), fmt.Sprintf("waiting %d payments pay-1", waiting))
 	page = s.get("/search?text=" + id)

@@ -126,7 +126,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 		cluster := verbs.AcceptCluster{Cluster: "..."}
 		var unknown []string
 		if p.InKafka == 0 {
-			unknown = []string{"--partitions", "..."}
+			unknown = []string{"--partitions=..."}
 		}
 		if p.OtherCluster {
 			cluster.Cluster = t.Kafka.Cluster

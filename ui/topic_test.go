@@ -68,7 +68,7 @@ func TestTopic(t *testing.T) {
 	wants(t, page, "It has 3 partitions and is pinned to 2.", "the outbox publishes to the-old-one",
 		"127.0.0.1:", "the topic as a whole – – – 2", "Decided up to Group g-"+name, "0 37 41",
 		"0 events are being published and 2 are held", "k<i> Paid", "0 events of all topics are being published",
-		"relay topics accept --schema "+db.Schema+" --topic "+name+" --partitions 3 --anyway --reason")
+		"relay topics accept --schema="+db.Schema+" --topic="+name+" --partitions=3 --anyway --reason")
 	lacks(t, page, "<i>")
 	status, page := s.post(at+"accept", "topic", name, "partitions", "3")
 	if status != http.StatusUnprocessableEntity || !contains(page, "Nothing was changed.") ||
@@ -82,7 +82,7 @@ func TestTopic(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "is pinned to 3 partitions", "--partitions 3 --anyway --reason")
+	wants(t, page, "is pinned to 3 partitions", "--partitions=3 --anyway --reason")
 	lacks(t, s.get(path), "is pinned to 2")
 	if status, page = s.post(at+"discard", "topic", name); status != http.StatusUnprocessableEntity {
 		t.Errorf("neither one nor all: %d %s", status, page)
@@ -117,7 +117,7 @@ func TestTopicUnknown(t *testing.T) {
 	hold(t, db, "payments", 0, false)
 	s := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: reader(t, db), Schema: db.Schema})
 	page := s.get("/topic/orders/payments")
-	wants(t, page, "Kafka is not asked", "relay topics discard --schema "+db.Schema+" --topic payments --all")
+	wants(t, page, "Kafka is not asked", "relay topics discard --schema="+db.Schema+" --topic=payments --all")
 	lacks(t, page, `method="post"`)
 	if status, page := s.do(s.request(http.MethodGet, "/topic/orders/none", nil)); status != http.StatusNotFound ||
 		!strings.Contains(page, "Neither this outbox nor a consumer here knows this topic.") {

@@ -278,8 +278,8 @@ func TestTopics(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
 	}
-	wants(t, page, "Topic payments is paused", `relay topics pause --schema `+db.Schema+` --topic payments `+
-		`--reason 'it'\''s <late>' --operator 'night <b>shift</b>'`)
+	wants(t, page, "Topic payments is paused", `relay topics pause --schema=`+db.Schema+` --topic=payments `+
+		`--reason='it'\''s <late>' --operator='night <b>shift</b>'`)
 	wants(t, s.get("/topics"), "payments 12 0 paused night <b>shift</b> it's <late>")
 	if status, page = s.post("/db/orders/topics/resume", "topic", "payments"); status != http.StatusOK {
 		t.Fatalf("%d %s", status, page)
@@ -305,7 +305,7 @@ func TestKeys(t *testing.T) {
 	park(t, db, "other", "{}")
 	page := s.get("/keys")
 	wants(t, page, `payments "a b/ü'\"<i>\x01" parked MESSAGE_TOO_LARGE Message <too> large`,
-		fmt.Sprintf("event %d", first), "Release 2 events", `--key $'a b/\xc3\xbc\x27"<i>\x01'`)
+		fmt.Sprintf("event %d", first), "Release 2 events", `--key=$'a b/\xc3\xbc\x27"<i>\x01'`)
 	lacks(t, page, "<i>", "canary-header")
 	wants(t, s.get("/keys?topic=payments&key=other"), "other parked", "Release 1 event")
 	lacks(t, s.get("/keys?key=other"), `"a b`)
@@ -374,7 +374,7 @@ func TestOldPage(t *testing.T) {
 	s := serve(t, ui.Config{}, of("orders", db))
 	first := park(t, db, "k", "{}")
 	page := s.get("/keys")
-	wants(t, page, fmt.Sprintf("--head %d --most 1", first))
+	wants(t, page, fmt.Sprintf("--head=%d --most=1", first))
 	form := []string{"topic", "payments", "tenant", "", "key", ui.B64("k")}
 	for _, name := range []string{"head", "most"} {
 		m := regexp.MustCompile(`name="` + name + `" value="(\d+)"`).FindStringSubmatch(page)

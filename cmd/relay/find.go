@@ -144,11 +144,11 @@ func (d database) notLooked(ctx context.Context, pool *pgxpool.Pool, side migrat
 func (d database) goOn(e operator.FoundEvent) string {
 	switch e.Where {
 	case "parked":
-		return doctor.Command(d.where(), d.Schema, "parked", "show", "--id", fmt.Sprint(e.ID))
+		return doctor.Command(d.where(), d.Schema, "parked", "show", "--id="+fmt.Sprint(e.ID))
 	case "held":
-		return doctor.Command(d.where(), d.Schema, "topics", "show", "--topic", e.Topic)
+		return doctor.Command(d.where(), d.Schema, "topics", "show", "--topic="+e.Topic)
 	case "scheduled":
-		return doctor.Command(d.where(), d.Schema, "scheduled", "list", "--topic", e.Topic, "--key", e.Key)
+		return doctor.Command(d.where(), d.Schema, "scheduled", "list", "--topic="+e.Topic, "--key="+e.Key)
 	}
 	return ""
 }
@@ -158,7 +158,7 @@ func (d database) goOnInbox(e inboxoperator.FoundEvent) string {
 	if e.ID == 0 {
 		return ""
 	}
-	return doctor.Command(d.where(), d.Schema, "inbox", "parked", "show", "--id", fmt.Sprint(e.ID))
+	return doctor.Command(d.where(), d.Schema, "inbox", "parked", "show", "--id="+fmt.Sprint(e.ID))
 }
 
 // next returns the commands that go on with the events.

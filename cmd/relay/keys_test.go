@@ -212,7 +212,7 @@ func TestDoctorTellsOfStuckKeys(t *testing.T) {
 	_, text, stderr := command(t, env, "doctor")
 	for _, want := range []string{
 		"warn  idempotency keys", "2 operations may or may not have happened, and recovery gave up",
-		"run:   relay keys stuck --schema " + db.Schema + "\n",
+		"run:   relay keys stuck --schema=" + db.Schema + "\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s\n%s", want, text, stderr)

@@ -184,7 +184,7 @@ func (d database) where() (flags []string) {
 		return nil
 	}
 	if d.file != "" {
-		flags = append(flags, "--config", d.file)
+		flags = append(flags, "--config="+d.file)
 	}
 	return append(flags, "--outbox="+d.Outbox)
 }

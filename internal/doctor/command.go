@@ -1,13 +1,15 @@
 package doctor
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
 // Command returns a relay command, quoted for a shell: the verb's words, then where, which are the flags that name the
-// database, and --schema, unless it is empty.
+// database, and --schema, unless it is empty. A flag and its value are one word, as --key=-k: a value of its own that
+// begins with - would be a flag. With a NUL, which no process takes as an argument, it is a comment in place of that.
 func Command(where []string, schema string, args ...string) string {
 	words := []string{"relay"}
 	at := 0
@@ -17,14 +19,17 @@ func Command(where []string, schema string, args ...string) string {
 	words = append(words, args[:at]...)
 	words = append(words, where...)
 	if schema != "" {
-		words = append(words, "--schema", schema)
+		words = append(words, "--schema="+schema)
 	}
 	words = append(words, args[at:]...)
+	if slices.ContainsFunc(words, func(w string) bool { return strings.ContainsRune(w, 0) }) {
+		return "# there is no command: a NUL byte, which is in one of its values, cannot be in an argument"
+	}
 	return quoted(words...)
 }
 
-// Reason is the placeholder for a reason.
-const Reason = ` --reason "..."`
+// Reason is the placeholder for a reason, which is shown as it is.
+const Reason = `--reason="..."`
 
 // plain lists the characters that need no quotes in a shell.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+"
@@ -38,8 +43,15 @@ func quoted(words ...string) string {
 	return strings.Join(list, " ")
 }
 
-// quote quotes a word for a shell. Bytes that are no text need a shell that knows $'...'.
+// quote quotes a word for a shell; of a flag with a value, the value. Bytes that are no text need a shell that knows
+// $'...'.
 func quote(w string) string {
+	if name, value, ok := strings.Cut(w, "="); ok && strings.HasPrefix(w, "--") && strings.Trim(name, plain) == "" {
+		if w == Reason || value == "" {
+			return w
+		}
+		return name + "=" + quote(value)
+	}
 	if w != "" && strings.Trim(w, plain) == "" {
 		return w
 	}
@@ -69,7 +81,7 @@ func (f *findings) run(args ...string) {
 
 // runWhy is run for a command that requires a reason.
 func (f *findings) runWhy(args ...string) {
-	f.list[len(f.list)-1].Command = Command(f.where, f.inSchema, args...) + Reason
+	f.list[len(f.list)-1].Command = Command(f.where, f.inSchema, append(args, Reason)...)
 }
 
 // tool is run for one of Kafka's own tools.

@@ -232,7 +232,7 @@ func TestProvoked(t *testing.T) {
 		}
 		list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Flags: []string{"--outbox=a b"}})
 		for _, f := range list {
-			if f.Command != "" && !strings.Contains(f.Command, " '--outbox=a b' --schema "+db.Schema) {
+			if f.Command != "" && !strings.Contains(f.Command, " --outbox='a b' --schema="+db.Schema) {
 				t.Errorf("%s: the command does not say where: %s", f.Check, f.Command)
 			}
 		}
@@ -369,7 +369,7 @@ func TestPausedIsNotHeld(t *testing.T) {
 	}, nil)
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
-	if got := f.list[0].Command; got != `relay topics resume --topic t --reason "..."` {
+	if got := f.list[0].Command; got != `relay topics resume --topic=t --reason="..."` {
 		t.Error(got)
 	}
 }
@@ -498,11 +498,11 @@ func TestProgress(t *testing.T) {
 	}{
 		"progress failing": {Fail, []string{
 			topic + "/0 (at 1 of 2 for 2m", "an effect fails and is tried again: event 7, attempt 4: no such column)",
-			"relay inbox resume --schema " + db.Schema + " --consumer failing --topic " + topic + " --partition 0",
+			"relay inbox resume --schema=" + db.Schema + " --consumer=failing --topic=" + topic + " --partition=0",
 		}},
 		"progress crashing": {Warn, []string{
 			"1 records older than a minute", topic + "/0 (at 1 of 2 for ", "s, counted runs: 2)",
-			"Find out why the workers die", "--consumer crashing",
+			"Find out why the workers die", "--consumer=crashing",
 		}},
 		"progress left": {Fail, []string{"No worker runs", "Start its workers", "no such column"}},
 	} {

@@ -70,7 +70,7 @@ func (f *findings) misspelt(name string) {
 	f.add(Warn, "topic "+name, "is paused, and does not exist; this outbox has published nothing to it",
 		"If another topic was meant, that one is not paused.",
 		"Look at the name. If it is wrong, pause the other one, and:")
-	f.runWhy("topics", "resume", "--topic", name)
+	f.runWhy("topics", "resume", "--topic="+name)
 }
 
 func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
@@ -79,7 +79,7 @@ func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 			len(meta.Brokers), meta.ClusterID, pinned),
 			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
 			"Look at --kafka-brokers. Only if the topics have moved to this cluster:")
-		f.runWhy("topics", "accept-cluster", "--cluster", meta.ClusterID)
+		f.runWhy("topics", "accept-cluster", "--cluster="+meta.ClusterID)
 		return
 	}
 	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
@@ -161,7 +161,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
 			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
 			"Let every consumer read the topic to its end. Then:")
-		f.runWhy("topics", "accept", "--topic", t.Name, "--partitions", strconv.Itoa(t.Partitions))
+		f.runWhy("topics", "accept", "--topic="+t.Name, "--partitions="+strconv.Itoa(t.Partitions))
 	}
 	if t.Empty && pinned > 0 {
 		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it",

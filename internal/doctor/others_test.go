@@ -132,7 +132,7 @@ func TestOtherOutboxes(t *testing.T) {
 	list := look(db.Pool)
 	expect(t, list, "other outboxes", Warn, "schema "+beside.Schema+": 3 events, and no relay works there")
 	for _, f := range list {
-		if f.Check == "other outboxes" && f.Command != "relay status --schema "+beside.Schema {
+		if f.Check == "other outboxes" && f.Command != "relay status --schema="+beside.Schema {
 			t.Error(f.Command)
 		}
 	}

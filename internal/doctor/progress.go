@@ -85,17 +85,17 @@ func (f *findings) late(check, consumer string, l lag) {
 	case l.left:
 		f.add(Fail, check, found, "No worker runs, or none reaches its database: no program of the consumer has "+
 			"reported for three minutes.", "Start its workers, or look at their logs.")
-		f.run("inbox", "consumers", "--consumer", consumer)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case l.tried.TryingAt != nil:
 		f.add(severity, check, found, "Later events of its partition wait for it.",
 			"Repair what the error names. The worker tries again within two minutes, or at once after this command.")
-		f.runWhy("inbox", "resume", "--consumer", consumer, "--topic", l.tried.Topic, "--partition",
-			fmt.Sprint(l.tried.Partition))
+		f.runWhy("inbox", "resume", "--consumer="+consumer, "--topic="+l.tried.Topic,
+			"--partition="+fmt.Sprint(l.tried.Partition))
 	case l.tried.Attempts > 0:
 		f.add(severity, check, found, "A worker died while an event ran. The event runs again, alone, and later ones "+
 			"wait for it.", "Find out why the workers die. After inbox.Config.CrashAttempts (10) counted runs the "+
 			"event is parked.")
-		f.run("inbox", "consumers", "--consumer", consumer)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case len(l.stuck) > 0:
 		next := "The workers' logs say which."
 		if l.open {
@@ -104,7 +104,7 @@ func (f *findings) late(check, consumer string, l lag) {
 		}
 		f.add(severity, check, found, "Events wait there, and no effect is committed: no worker runs, it does not "+
 			"reach its database, or the effect fails or hangs.", next)
-		f.run("inbox", "consumers", "--consumer", consumer)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	default:
 		f.add(severity, check, found, "Its workers go on, and are late.",
 			"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")

@@ -109,7 +109,7 @@ func (f *findings) lanes(d operator.Diagnosis) {
 func (f *findings) lacksRows(which string) {
 	f.add(Fail, "leases", which, "No relay works. The tables were truncated, or restored without their data.",
 		"This makes what is missing, and begins a new numbering:")
-	f.run("fence", "--reason", "...")
+	f.runWhy("fence")
 }
 
 func (f *findings) leases(d operator.Diagnosis) {
@@ -189,7 +189,7 @@ func (f *findings) held(topics []operator.Topic, why []string) {
 			}
 			f.add(Warn, "paused", fmt.Sprintf("%s (%s: %s), %d events", t.Topic, t.PausedBy, t.Reason, t.Held),
 				"Its events are set aside, in order, until somebody resumes it.", "")
-			f.runWhy("topics", "resume", "--topic", t.Topic)
+			f.runWhy("topics", "resume", "--topic="+t.Topic)
 		case t.Held > 0:
 			held = t.Topic
 			found := fmt.Sprintf("%s: %d events", t.Topic, t.Held)
@@ -201,7 +201,7 @@ func (f *findings) held(topics []operator.Topic, why []string) {
 			f.add(Warn, "held", found, "The topic, or a partition of it, "+
 				"does not take them now. They go out by themselves, in order, once it does.",
 				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs.")
-			f.run("topics", "held", "--topic", t.Topic)
+			f.run("topics", "held", "--topic="+t.Topic)
 		}
 	}
 	if held == "" {
@@ -299,8 +299,8 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing after the event at which it halted is "+
 			"applied in these partitions.",
 			"`relay inbox consumers` says why. Mend that; then resume each.")
-		f.runWhy("inbox", "resume", "--consumer", c.Consumer, "--topic", last.Topic, "--partition",
-			fmt.Sprint(last.Partition))
+		f.runWhy("inbox", "resume", "--consumer="+c.Consumer, "--topic="+last.Topic,
+			"--partition="+fmt.Sprint(last.Partition))
 	}
 	for _, p := range c.Partitions {
 		if p.Unaccounted != 0 {
@@ -334,7 +334,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		f.add(Warn, check, fmt.Sprintf("%d released keys or events wait for a worker", c.Releasing), "No program of "+
 			"the consumer has reported for three minutes, and only its workers run what is released.",
 			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
-		f.run("inbox", "parked", "keys", "--consumer", c.Consumer)
+		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
@@ -343,7 +343,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 				"they were applied: too old, of a clock that is wrong, of no number that decides, or under the id of "+
 				"another event (other_content).",
 			"See why, mend it, and then release or discard them.")
-		f.run("inbox", "parked", "list", "--consumer", c.Consumer)
+		f.run("inbox", "parked", "list", "--consumer="+c.Consumer)
 		return
 	}
 	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))

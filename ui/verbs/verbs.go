@@ -68,7 +68,7 @@ func checkTopic(topic string) error {
 	return nil
 }
 
-// Flags returns the flags of a struct that are not at their default.
+// Flags returns the flags of a struct that are not at their default, each with its value in one word.
 func Flags(of any) (flags []string) {
 	for _, f := range fields(reflect.ValueOf(of)) {
 		switch {
@@ -76,7 +76,7 @@ func Flags(of any) (flags []string) {
 		case f.value.Kind() == reflect.Bool:
 			flags = append(flags, "--"+f.name)
 		default:
-			flags = append(flags, "--"+f.name, fmt.Sprint(reflect.Indirect(f.value)))
+			flags = append(flags, "--"+f.name+"="+fmt.Sprint(reflect.Indirect(f.value)))
 		}
 	}
 	return flags

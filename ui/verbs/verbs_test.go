@@ -19,21 +19,21 @@ func TestFlagsMakeTheForm(t *testing.T) {
 	key := verbs.ParkedKey{Tenant: "acme", Topic: "payments", Key: "a=b"}
 	one, none := "k", ""
 	for want, v := range map[string]any{
-		"--topic payments --partitions 12 --anyway": verbs.AcceptPartitions{
+		"--topic=payments --partitions=12 --anyway": verbs.AcceptPartitions{
 			Topic: "payments", Partitions: 12, Anyway: true,
 		},
-		"--topic payments --message-id m": verbs.DiscardHeld{Topic: "payments", MessageID: "m"},
-		"--seq 7 --due d":                 verbs.CancelScheduled{Seq: 7, Due: "d"},
-		"--topic reminders":               verbs.CancelAllScheduled{Topic: "reminders"},
-		"--topic reminders --key k --tenant ": verbs.CancelAllScheduled{
+		"--topic=payments --message-id=m": verbs.DiscardHeld{Topic: "payments", MessageID: "m"},
+		"--seq=7 --due=d":                 verbs.CancelScheduled{Seq: 7, Due: "d"},
+		"--topic=reminders":               verbs.CancelAllScheduled{Topic: "reminders"},
+		"--topic=reminders --key=k --tenant=": verbs.CancelAllScheduled{
 			Topic: "reminders", Key: &one, Tenant: &none,
 		},
-		"--topic payments --partition 0":           verbs.ResumePartition{OfPartition: at},
-		"--topic payments --partition 0 --to 0":    verbs.SkipRecords{OfPartition: at},
-		"--operation payment.create --all":         verbs.RetryOperation{OfOperation: named, All: true},
-		"--tenant acme --topic payments --key a=b": verbs.ReleaseParked{ParkedKey: key},
-		"--id 5": verbs.DiscardParked{ID: 5},
-		"--tenant acme --operation payment.create --key k --code 201 --body answer.json": verbs.CompleteOperation{
+		"--topic=payments --partition=0":           verbs.ResumePartition{OfPartition: at},
+		"--topic=payments --partition=0 --to=0":    verbs.SkipRecords{OfPartition: at},
+		"--operation=payment.create --all":         verbs.RetryOperation{OfOperation: named, All: true},
+		"--tenant=acme --topic=payments --key=a=b": verbs.ReleaseParked{ParkedKey: key},
+		"--id=5": verbs.DiscardParked{ID: 5},
+		"--tenant=acme --operation=payment.create --key=k --code=201 --body=answer.json": verbs.CompleteOperation{
 			OfOperation: of, Code: 201, Body: "answer.json", ContentType: "application/json",
 		},
 		"": verbs.Retire{},
@@ -43,11 +43,10 @@ func TestFlagsMakeTheForm(t *testing.T) {
 			t.Errorf("%T: %s, want %s", v, got, want)
 		}
 		form := url.Values{}
-		for i := 0; i < len(flags); i++ {
-			name, value := flags[i][2:], "1"
-			if i+1 < len(flags) && !strings.HasPrefix(flags[i+1], "--") {
-				i++
-				value = flags[i]
+		for _, flag := range flags {
+			name, value, valued := strings.Cut(flag[2:], "=")
+			if !valued {
+				value = "1"
 			}
 			form.Set(name, value)
 		}

@@ -52,7 +52,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }),
 		kong.Help(c.help), helpOptions, kong.ValueFormatter(c.Meaning),
 		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)),
-		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(decodeMap)))
+		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(decodeMap)),
+		kong.KindMapper(reflect.String, kong.MapperFunc(decodeText)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}
@@ -188,6 +189,15 @@ func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 	target.Set(reflect.ValueOf(value))
 	return nil
+}
+
+// decodeText decodes a text byte for byte: kong's own mapper replaces what is no UTF-8, and a key then names another.
+func decodeText(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("string")
+	if err == nil {
+		target.SetString(token.String())
+	}
+	return err
 }
 
 // decodeMap decodes names with their values, each name once: of two values one would be dropped.

@@ -12,7 +12,9 @@ import (
 func (d *Database) Command(args ...string) string { return doctor.Command(d.Flags, d.Schema, args...) }
 
 // WithReason is Command with a placeholder for the reason.
-func (d *Database) WithReason(args ...string) string { return d.Command(args...) + doctor.Reason }
+func (d *Database) WithReason(args ...string) string {
+	return d.Command(append(args, doctor.Reason)...)
+}
 
 // CommandOf returns the command of a verb. names are flags that name its operator, or wait for a person's value.
 func CommandOf[O any](d *Database, v verbs.Of[O], names ...string) string {
