@@ -26,6 +26,9 @@ type AuditEntry struct {
 	Detail    json.RawMessage `json:"detail"`
 }
 
+// MostReason is how many bytes the reason of a change may have at most; the audit keeps it.
+const MostReason = 4096
+
 // ErrNotParked: the event or key is not parked, or no longer parked.
 var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
 

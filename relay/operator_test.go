@@ -137,8 +137,11 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		"again"); !errors.Is(err, admin.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", admin.Seen{}, " "); err == nil {
-		t.Error("no reason was accepted")
+	for _, reason := range []string{" ", strings.Repeat("x", admin.MostReason+1)} {
+		err := o.ReleaseEvent(t.Context(), 3, reason)
+		if err == nil || !strings.Contains(err.Error(), "the reason") {
+			t.Errorf("a reason of %d bytes: %v", len(reason), err)
+		}
 	}
 	log, err := o.Audit(t.Context(), 100)
 	if err != nil || len(log) != 5 || log[0].Action != "discard key" || log[0].Operator != "kim" ||

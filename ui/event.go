@@ -216,7 +216,7 @@ func editEvent(q *request) error {
 		after = []byte{}
 	}
 	before := [sha256.Size]byte(sum)
-	edit := admin.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") != ""}
+	edit := admin.Edit{Payload: &after, Before: &before, AnyBytes: q.PostForm.Get("any_bytes") == "1"}
 	flags := payloadFlags(edit.AnyBytes)
 	return q.change(q.editing(id, edit, flags, "The payload is changed."))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -36,6 +37,9 @@ type auditFlags struct {
 func (f auditFlags) check() error {
 	if f.Reason == "" {
 		return service.Usage("--reason is missing: say why, for the audit")
+	}
+	if len(f.Reason) > admin.MostReason {
+		return service.Usage("--reason has %d bytes, and may have %d", len(f.Reason), admin.MostReason)
 	}
 	return nil
 }

@@ -416,7 +416,7 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 		"/db/{db}/inbox/forget-offsets": of("offsets"), "/db/{db}/inbox/retire": of("retired"),
 		"/db/{db}/keys/retry":    stuck("retry"),
 		"/db/{db}/keys/complete": stuck("complete", "code", "201"),
-		"/db/{db}/keys/free":     stuck("free", "sure", "yes"),
+		"/db/{db}/keys/free":     stuck("free", "sure", "1"),
 	}
 }
 

@@ -48,6 +48,10 @@ func (p *Person) Act(ctx context.Context, action, reason string, change func(tx 
 	if strings.TrimSpace(reason) == "" {
 		return fmt.Errorf("%s: %s: the reason is empty: the audit records it", p.room, action)
 	}
+	if len(reason) > admin.MostReason {
+		return fmt.Errorf("%s: %s: the reason has %d bytes, and may have %d", p.room, action, len(reason),
+			admin.MostReason)
+	}
 	err := p.Begin(ctx, change)
 	if pgerr.Retry(err) {
 		err = fmt.Errorf("another transaction changed the same rows: try again: %w", err)

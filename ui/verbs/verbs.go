@@ -4,6 +4,7 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,8 @@ func Flags(of any) (flags []string) {
 	return flags
 }
 
-// Read sets the fields of the struct that v points to from a form. A field that is not in the form gets its default.
+// Read sets the fields of the struct that v points to from a form. A field that is not in the form gets its default,
+// and so does a number whose field is blank. Of a bool only 1 is yes; other texts are refused.
 func Read(v any, form url.Values) error {
 	for _, f := range fields(reflect.ValueOf(v).Elem()) {
 		text := f.byDefault
@@ -163,11 +165,14 @@ func (f field) set(text string) error {
 	case reflect.String:
 		f.value.SetString(text)
 	case reflect.Bool:
-		f.value.SetBool(text != "")
+		if text != "" && text != "1" {
+			return errors.New("neither 1, which is yes, nor empty")
+		}
+		f.value.SetBool(text == "1")
 	case reflect.Pointer:
 		f.value.Set(reflect.ValueOf(&text))
 	default:
-		if text == "" {
+		if text = cmp.Or(text, f.byDefault); text == "" {
 			f.value.SetZero()
 			return nil
 		}

@@ -57,6 +57,22 @@ func TestFlagsMakeTheForm(t *testing.T) {
 	}
 }
 
+// What is blank is not given, and only 1 is a yes: partition 0 of a blank field would be another one than was meant.
+func TestReadTakesNothingForGiven(t *testing.T) {
+	t.Parallel()
+	var p verbs.ResumePartition
+	if err := verbs.Read(&p, url.Values{"topic": {"t"}, "partition": {""}}); err != nil || p.Partition != -1 {
+		t.Errorf("a blank partition is %d, %v", p.Partition, err)
+	}
+	for text, sure := range map[string]bool{"": false, "1": true, "no": false, "0": false, "false": false} {
+		var v verbs.FreeOperation
+		err := verbs.Read(&v, url.Values{"key": {"k"}, "sure": {text}})
+		if v.Sure != sure || (err == nil) != (text == "" || sure) {
+			t.Errorf("sure=%s is %v, %v", text, v.Sure, err)
+		}
+	}
+}
+
 func TestReadRefusesWhatIsNoNumber(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"x", "1.5", "9999999999", " 1"} {

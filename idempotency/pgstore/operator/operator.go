@@ -241,6 +241,10 @@ func (o *Operator) change(ctx context.Context, action, reason, statement string,
 	if strings.TrimSpace(reason) == "" {
 		return 0, fmt.Errorf("pgstore: %s: the reason is empty: the audit records it", action)
 	}
+	if len(reason) > admin.MostReason {
+		return 0, fmt.Errorf("pgstore: %s: the reason has %d bytes, and may have %d", action, len(reason),
+			admin.MostReason)
+	}
 	changed, err := collect(ctx, o, action, pgx.RowTo[int64], statement, args...)
 	if err != nil {
 		return 0, err
