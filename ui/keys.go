@@ -83,7 +83,7 @@ func (q *request) keysOf(d *reads.Database, where string, f filter) keysList {
 		}
 		names := ofConsumer(where, k.Consumer)
 		list.Keys = append(list.Keys, blockedKey{
-			k, reads.CommandOf(d, verbs.ReleaseParked{ParkedKey: of}, names...),
+			k, reads.CommandOf(d, released(of), names...),
 			reads.CommandOf(d, verbs.DiscardParked{ParkedKey: of}, names...),
 		})
 	}
@@ -91,7 +91,13 @@ func (q *request) keysOf(d *reads.Database, where string, f filter) keysList {
 }
 
 func releaseKey(q *request) error {
-	return q.changeKey(func(k verbs.ParkedKey) parkedVerb { return verbs.ReleaseParked{ParkedKey: k} })
+	return q.changeKey(func(k verbs.ParkedKey) parkedVerb { return released(k) })
+}
+
+// released releases a key with the events that came behind those that were seen: giving up is what these must not be.
+func released(k verbs.ParkedKey) verbs.ReleaseParked {
+	k.Most = 0
+	return verbs.ReleaseParked{ParkedKey: k}
 }
 
 func discardKey(q *request) error {
