@@ -145,9 +145,9 @@ func (l like) command(where, name string) []string {
 	if where == reads.InInbox {
 		args = append(args, "--consumer="+l.Consumer)
 	}
-	args = append(args, "--topic="+l.Topic, "--type="+l.Type, "--code="+l.Code)
+	args = append(args, "--topic="+l.Topic, "--type="+l.Type, "--code="+l.Code, "--kind="+l.Kind)
 	for _, at := range l.times() {
-		args = append(args, "--"+at[0], at[1])
+		args = append(args, "--"+at[0]+"="+at[1])
 	}
 	return args
 }

@@ -71,7 +71,7 @@ func TestFailures(t *testing.T) {
 	page = s.groupOf("Paid")
 	wants(t, page, "3 keys and 1 lone event, 5 events in all, of which 1 wait behind others", "Release 5 events",
 		"relay parked discard --schema="+db.Schema+
-			" --all --topic=payments --type=Paid --code=MESSAGE_TOO_LARGE --until")
+			" --all --topic=payments --type=Paid --code=MESSAGE_TOO_LARGE --kind=refused --until=")
 	release, discard := "/db/orders/outbox/failures/release", "/db/orders/outbox/failures/discard"
 	lacks(t, s.as(ui.View).groupOf("Paid"), `method="post"`)
 	form := formOf(t, page, discard)

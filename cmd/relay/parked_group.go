@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,12 +18,20 @@ import (
 type likeFlags struct {
 	Code  *string   `line:"" shown:"(any)" help:"Only with this error code."`
 	Type  *string   `line:"" shown:"(any)" help:"Only of this type: a key counts by the first event of its list."`
+	Kind  string    `line:"" shown:"(any)" help:"Only of this kind, as failures shows it."`
 	Since time.Time `line:"" shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or later."`
 	Until time.Time `line:"" shown:"(any)" placeholder:"TIME" help:"Only what was parked at this time (RFC 3339) or earlier."`
 }
 
-func (c likeFlags) filter(topic string) admin.FailureFilter {
-	return admin.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Since: c.Since, Until: c.Until}
+// of selects failures of these kinds, or of the one that --kind names.
+func (c likeFlags) of(topic string, kinds ...string) (f admin.FailureFilter, err error) {
+	f = admin.FailureFilter{Topic: topic, Code: c.Code, Type: c.Type, Kinds: kinds, Since: c.Since, Until: c.Until}
+	if c.Kind != "" {
+		if f.Kinds = []string{c.Kind}; !slices.Contains(kinds, c.Kind) {
+			err = service.Usage("--kind wants one of %v", kinds)
+		}
+	}
+	return f, err
 }
 
 // groupFlags are the flags of a command for many failures.
@@ -48,7 +57,7 @@ func (c groupFlags) check(v verbs.Of[admin.ParkedOperator], key verbs.ParkedKey,
 		return service.Usage("--limit wants a number above zero")
 	}
 	if !c.All && c != (groupFlags{}) {
-		return service.Usage("--code, --type, --since, --until, --limit and --dry-run go with --all")
+		return service.Usage("--code, --type, --kind, --since, --until, --limit and --dry-run go with --all")
 	}
 	return nil
 }
@@ -151,8 +160,10 @@ func (c groupFlags) each(ctx context.Context, o parkedOperator, f admin.FailureF
 }
 
 func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
-	f := c.filter(c.Args.Topic)
-	f.Kinds = []string{"refused", "failed", "behind"}
+	f, err := c.of(c.Args.Topic, "refused", "failed", "behind")
+	if err != nil {
+		return err
+	}
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
@@ -165,8 +176,10 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 }
 
 func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o parkedOperator) error {
-	f := c.filter(c.Args.Topic)
-	f.Kinds = []string{"refused", "failed"}
+	f, err := c.of(c.Args.Topic, "refused", "failed")
+	if err != nil {
+		return err
+	}
 	if c.DryRun {
 		return c.count(ctx, p, o, c.changeFlags, f)
 	}
@@ -182,7 +195,8 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 // ended reports the result also if an error has ended it early.
 func (f changeFlags) ended(p *program, r admin.GroupResult, err error, done string) error {
 	if err != nil {
-		return fmt.Errorf("broken off after %d keys and %d lone events: %w", r.Keys, r.Alone, err)
+		return errors.Join(fmt.Errorf("broken off after %d keys and %d lone events, %d events in all: %w", r.Keys, r.Alone,
+			r.Events, err), f.print(p, r))
 	}
 	return f.report(p, r, "%s", done)
 }
@@ -203,7 +217,10 @@ flags with --all.`
 }
 
 func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
-	f := c.filter(c.Topic)
+	f, err := c.of(c.Topic, c.Side.words().kinds...)
+	if err != nil {
+		return err
+	}
 	f.Limit = admin.MostGrouped
 	every := map[string]time.Duration{"hour": time.Hour, "day": 24 * time.Hour}[c.By]
 	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {

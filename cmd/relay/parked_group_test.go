@@ -53,6 +53,10 @@ func TestParkedGroups(t *testing.T) {
 		"1 events are given up for good, the first of 1 keys and 0 lone ones. What waits behind them stays parked") {
 		t.Error(text)
 	}
+	if text := must("release", "--all", "--dry-run", "--type=Paid", "--kind=behind"); !strings.HasPrefix(text,
+		"1 keys and 0 lone events, 1 events in all") {
+		t.Error(text)
+	}
 	if text := must("release", "--all", "--since=2026-03-01T16:00:00Z", "--reason=r"); !strings.HasPrefix(text,
 		"1 keys and 0 lone events are released, 1 events in all") {
 		t.Error(text)
@@ -67,6 +71,7 @@ func TestParkedGroups(t *testing.T) {
 	for _, args := range []string{
 		"release --topic=t --key=a --dry-run --reason=r", "discard --id=3 --limit=1 --reason=r",
 		"release --all --limit=-1 --reason=r", "discard --all",
+		"discard --all --kind=behind --reason=r",
 	} {
 		code, _, stderr := command(t, env, append([]string{"parked"}, strings.Fields(args)...)...)
 		if code != codeUsage {
