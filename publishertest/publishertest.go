@@ -50,7 +50,7 @@ type Harness struct {
 
 // Rules of relay.Publisher, in its words.
 var (
-	errVerdicts  = errors.New("Publish returns one verdict per event, in a slice of the same length")
+	errVerdicts  = errors.New("publish returns one verdict per event, in a slice of the same length")
 	errAcked     = errors.New("nil means acked: the event is durable, as it was given")
 	errRefusal   = errors.New("an outcome.Refusal means certainly refused, by an answer")
 	errUnsent    = errors.New("after outcome.Retryable this call did not send the event")
