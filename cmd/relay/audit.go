@@ -26,6 +26,7 @@ func (c *auditCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		w := c.Side.words()
 		head := "AT\tOPERATOR\tACTION\t" + w.column("CONSUMER") + "TOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a admin.AuditEntry) {

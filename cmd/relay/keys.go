@@ -88,6 +88,7 @@ func (c *keysList) list(ctx context.Context, p *program,
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		return writeOperations(p.stdout, c.JSON, list)
 	})
 }
@@ -147,6 +148,7 @@ func (c *keysAuditCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		const head = "AT\tOPERATOR\tACTION\tOPERATION\tTENANT\tKEY\tREASON\tDETAIL"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a admin.AuditEntry) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%q\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator),

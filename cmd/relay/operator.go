@@ -238,6 +238,13 @@ func writeList[T any](w io.Writer, asJSON bool, list []T, head string, line func
 	return table.Flush()
 }
 
+// endsAt says that a list has as many entries as it may have.
+func (p *program) endsAt(limit, listed int) {
+	if listed >= limit {
+		p.log.Warn("the list ends at --limit: there may be more", "limit", limit)
+	}
+}
+
 // orEmpty returns an empty list for nil, which JSON would write as null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {

@@ -121,6 +121,7 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		if c.JSON {
 			events := make([]any, len(list))
 			for i := range list {
@@ -158,6 +159,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		w := c.Side.words()
 		head := w.column("CONSUMER") + "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tERROR"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k admin.BlockedKey) {

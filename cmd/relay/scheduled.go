@@ -40,6 +40,7 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		const head = "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ScheduledEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339Nano), e.Topic,

@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
@@ -16,14 +18,14 @@ import (
 
 // topicsCommand has the operators' commands for topics.
 type topicsCommand struct {
-	List          topicsListCommand               `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
-	Show          topicsShowCommand               `cmd:"" help:"Show one topic: its partitions here and in Kafka, what is held, and what accepting a count would risk."`
-	Accept        topicsAcceptCommand             `cmd:"" help:"Accept that a topic has another partition count."`
-	AcceptCluster outboxVerb[verbs.AcceptCluster] `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
-	Pause         outboxVerb[verbs.PauseTopic]    `cmd:"" help:"Hold a topic's events instead of publishing them."`
-	Held          topicsHeldCommand               `cmd:"" help:"List held events, in the order in which they will be published."`
-	Discard       outboxVerb[verbs.DiscardHeld]   `cmd:"" help:"Delete held events for good."`
-	Resume        outboxVerb[verbs.ResumeTopic]   `cmd:"" help:"Publish the held events, and continue."`
+	List          topicsListCommand             `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
+	Show          topicsShowCommand             `cmd:"" help:"Show one topic: its partitions here and in Kafka, what is held, and what accepting a count would risk."`
+	Accept        topicsAcceptCommand           `cmd:"" help:"Accept that a topic has another partition count."`
+	AcceptCluster topicsAcceptClusterCommand    `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
+	Pause         outboxVerb[verbs.PauseTopic]  `cmd:"" help:"Hold a topic's events instead of publishing them."`
+	Held          topicsHeldCommand             `cmd:"" help:"List held events, in the order in which they will be published."`
+	Discard       outboxVerb[verbs.DiscardHeld] `cmd:"" help:"Delete held events for good."`
+	Resume        outboxVerb[verbs.ResumeTopic] `cmd:"" help:"Publish the held events, and continue."`
 }
 
 type topicsListCommand struct {
@@ -55,6 +57,37 @@ type topicsAcceptCommand struct {
 
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 	return c.runAfter(ctx, p, c.compare)
+}
+
+type topicsAcceptClusterCommand struct {
+	outboxVerb[verbs.AcceptCluster]
+	kafkaconn.Config `group:"Kafka:"`
+}
+
+func (c *topicsAcceptClusterCommand) run(ctx context.Context, p *program) error {
+	return c.runAfter(ctx, p, func(ctx context.Context) error { return c.compare(ctx, p) })
+}
+
+// compare refuses the id of another cluster than the one that answers: relays would refuse that one for it.
+func (c *topicsAcceptClusterCommand) compare(ctx context.Context, p *program) error {
+	if len(c.Brokers) == 0 {
+		p.log.Warn("the id is not compared with the cluster that answers: there are no --kafka-brokers")
+		return nil
+	}
+	conn, err := c.New(kafkaTokens)
+	if err != nil {
+		return &service.UsageError{Err: err}
+	}
+	client, closeIdle := conn.Client(kafkaTimeout)
+	defer closeIdle()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+	switch {
+	case err != nil:
+		return fmt.Errorf("kafka (without --kafka-brokers it is not asked): %w", err)
+	case meta.ClusterID != c.Args.Cluster:
+		return service.Usage("the brokers that answer are of cluster %s, not of %s", meta.ClusterID, c.Args.Cluster)
+	}
+	return nil
 }
 
 // compare refuses a count that the topic does not have: relays would refuse the topic for it. Without brokers nobody
@@ -93,6 +126,7 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
+		p.endsAt(c.Limit, len(list))
 		const head = "PARTITION\tMESSAGE ID\tTENANT\tKEY\tTYPE\tBYTES\tHELD\tMAY BE IN KAFKA"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.HeldEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Partition, e.MessageID, shown(e.Tenant),

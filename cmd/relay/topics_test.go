@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 )
 
 func TestTopicsCommands(t *testing.T) {
@@ -98,5 +99,59 @@ func TestAcceptComparesWithKafka(t *testing.T) {
 	}
 	if code, text := accept("3", topic); code != codeOK {
 		t.Errorf("exit code %d: %s", code, text)
+	}
+}
+
+// TestAcceptClusterComparesWithKafka: the id of a cluster that does not answer is not pinned by mistake.
+func TestAcceptClusterComparesWithKafka(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	env := settings(db, kafkatest.Brokers(t)...)
+	accept := func(env environment, cluster string) (int, string) {
+		t.Helper()
+		code, stdout, stderr := command(t, env, "topics", "accept-cluster", "--reason=r", "--cluster="+cluster)
+		return code, stdout + stderr
+	}
+	code, text := accept(env, "another")
+	found := regexp.MustCompile(`are of cluster (\S+), not of another`).FindStringSubmatch(text)
+	if code != codeUsage || found == nil {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	if code, text := accept(env, found[1]); code != codeOK || strings.Contains(text, "not compared") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	if code, text := accept(env.with("RELAY_KAFKA_BROKERS", ""), "another"); code != codeOK ||
+		!strings.Contains(text, "is not compared") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+}
+
+// TestListsSayThatTheyEnd: a list that ends at its limit says so beside it, and one that is whole does not.
+func TestListsSayThatTheyEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Idempotency)
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema, "USER": "kim"}
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+			content_type, created_at)
+		values (1, 1, 'payments', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
+	db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source,
+			tenant, topic, key, type, content_type, created_at)
+		values (1, 2, false, false, 1, 'r', 'C', gen_random_uuid(), '', '', 'payments', 'k', 'T', '', now())`)
+	db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code)
+		values (1, '', 'payments', 'k', 'parked', 'r', 'C')`)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+		values (now() + interval '1 hour', 'payments', 'k', 'T', '')`)
+	if code, text, stderr := command(t, env, "topics", "pause", "--topic=t", "--reason=r"); code != codeOK {
+		t.Fatal(text, stderr)
+	}
+	for _, list := range []string{
+		"parked list", "parked keys", "scheduled list", "audit", "topics held --topic=payments",
+	} {
+		for limit, says := range map[string]bool{"1": true, "2": false} {
+			code, text, stderr := command(t, env, append(strings.Fields(list), "--limit="+limit)...)
+			if code != codeOK || strings.Contains(stderr, "the list ends at --limit") != says {
+				t.Errorf("%s with the limit %s: exit code %d: %s%s", list, limit, code, text, stderr)
+			}
+		}
 	}
 }
