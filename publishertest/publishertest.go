@@ -151,7 +151,7 @@ func beside(ctx context.Context, h *Harness) error {
 	return errors.Join(append(errs, h.inOrder(slices.Concat(all...)))...)
 }
 
-// returned: what is written over the events after Publish has returned does not reach the broker.
+// returned: the caller writes over the events once Publish has returned, and the broker has them as they were.
 func returned(ctx context.Context, h *Harness) error {
 	events := h.events(50, 3)
 	given := slices.Clone(events)
@@ -166,7 +166,7 @@ func returned(ctx context.Context, h *Harness) error {
 		copy(given[i].Payload, "overwritten")
 		given[i] = event.Event{}
 	}
-	if err := h.whole(ctx, h.events(1, 1)); err != nil { // what was still to be sent is sent by now
+	if err := h.whole(ctx, h.events(1, 1)); err != nil { // the publisher has sent all that it kept, by now
 		return err
 	}
 	return h.see(events, verdicts)
@@ -292,8 +292,8 @@ func unanswered(ctx context.Context, h *Harness) error {
 	return nil
 }
 
-// uncertain demands verdicts of a first attempt that nobody refused: no event is refused, and those that were not sent
-// are not in the log.
+// uncertain demands verdicts of a first attempt that no broker refused: no event is refused, and an event that was not
+// sent is not in the log.
 func (h *Harness) uncertain(events []event.Event, verdicts []error) error {
 	found, err := h.found()
 	if err != nil {
@@ -376,7 +376,7 @@ func reached(ctx context.Context, h *Harness) error {
 // ahead is how far the database's clock is ahead of this machine's.
 const ahead = 10 * time.Minute
 
-// events makes n events of so many keys, in turn. Each call has keys of its own.
+// events makes n events with so many keys, in turn. Each call has other keys.
 func (h *Harness) events(n, keys int) []event.Event {
 	series := uuid.NewString()
 	events := make([]event.Event, n)
@@ -481,7 +481,8 @@ func (h *Harness) see(events []event.Event, verdicts []error) error {
 	return nil
 }
 
-// lost returns what was not written as it was given. A record may have further headers, and a later time or none.
+// lost names the parts of an event that the log does not have. A record may have further headers, and a later time or
+// none.
 func lost(got, want *event.Event) (names []string) {
 	headers := maps.Clone(got.Headers)
 	maps.DeleteFunc(headers, func(name, _ string) bool { _, given := want.Headers[name]; return !given })

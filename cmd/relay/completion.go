@@ -82,7 +82,7 @@ func (c completeCommand) run(_ context.Context, p *program) error {
 	return nil
 }
 
-// completions are what may stand in place of the last word: commands, flags, or values of a flag that lists them.
+// completions are the words that can take the last one's place: commands, flags, or values of a flag that lists them.
 func completions(node *kong.Node, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}

@@ -60,7 +60,7 @@ func (c *statusCommand) overview(ctx context.Context, p *program) error {
 	return err
 }
 
-// unreadError is the error of an overview that has shown the errors of its outboxes. The exit code is that of these.
+// unreadError is the error of an overview that has shown the errors of its outboxes. It has their exit code.
 type unreadError struct {
 	of   int
 	errs []error

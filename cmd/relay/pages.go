@@ -36,7 +36,7 @@ type pageFlags struct {
 // pages are served at one address, over connections of their own.
 type pages struct {
 	log        *slog.Logger
-	flags      string // what those of the pages begin with
+	flags      string // their prefix
 	cfg        ui.Config
 	listener   net.Listener
 	closeKafka func()
@@ -47,7 +47,7 @@ type pages struct {
 	end     func() // closes current; nil: there is none
 }
 
-// open listens, and connects to no server. conn may be nil; prefix is that of the flags.
+// open listens, and connects to no server. conn may be nil; prefix begins the names of the flags.
 func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages, error) {
 	authorize, err := c.door(p, prefix)
 	if err != nil {

@@ -47,7 +47,7 @@ func (e *parkedEvent) state() string {
 	return e.Kind
 }
 
-// parkedError returns the error for which the event is parked: that of its key, for an event behind another one.
+// parkedError returns the error for which the event is parked: its key's error, for an event behind another one.
 func (e *parkedEvent) parkedError(ctx context.Context, o parkedOperator) (string, error) {
 	if e.Kind != "behind" {
 		return errorText(e.Error), nil

@@ -90,8 +90,8 @@ func (c *topicsAcceptClusterCommand) compare(ctx context.Context, p *program) er
 	return nil
 }
 
-// compare refuses a count that the topic does not have: relays would refuse the topic for it. Without brokers nobody
-// knows.
+// compare refuses a count that the topic does not have: relays would refuse the topic for it. Without brokers it
+// compares nothing.
 func (c *topicsAcceptCommand) compare(ctx context.Context) error {
 	if len(c.Brokers) == 0 {
 		return nil

@@ -247,7 +247,7 @@ func (v CancelScheduled) check() error {
 	return err
 }
 
-// CancelAllScheduled deletes the scheduled events of a topic for good, or those of a key or a tenant in it.
+// CancelAllScheduled deletes all scheduled events of a topic for good, or only a key's or a tenant's.
 type CancelAllScheduled struct {
 	Topic  string  `line:"" shown:"(required)" help:"Which topic."`
 	Key    *string `line:"" shown:"(any)" help:"Only of this key."`

@@ -48,7 +48,7 @@ type ParkedKey struct {
 var ErrUnnamed = errors.New("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an " +
 	"event by --id")
 
-// Seen returns what was seen of the key.
+// Seen returns the list that the operator saw.
 func (k ParkedKey) Seen() admin.Seen { return admin.Seen{Head: k.Head, Most: k.Most} }
 
 func (k ParkedKey) check(id int64) error {
