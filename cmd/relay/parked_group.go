@@ -195,8 +195,8 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 // ended reports the result also if an error has ended it early.
 func (f changeFlags) ended(p *program, r admin.GroupResult, err error, done string) error {
 	if err != nil {
-		return errors.Join(fmt.Errorf("broken off after %d keys and %d lone events, %d events in all: %w", r.Keys, r.Alone,
-			r.Events, err), f.print(p, r))
+		return errors.Join(fmt.Errorf("broken off after %d keys and %d lone events, %d events in all: %w", r.Keys,
+			r.Alone, r.Events, err), f.print(p, r))
 	}
 	return f.report(p, r, "%s", done)
 }
