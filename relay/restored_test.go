@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,4 +147,34 @@ func TestP10RestoredUnderARelay(t *testing.T) {
 	if err := stop(); !errors.Is(err, restored) {
 		t.Errorf("Run returned %v", err)
 	}
+}
+
+// TestP10RestoredUnderTheWAL: a relay that reads the WAL notices another outbox by a heartbeat. It has it checked, and
+// reads the WAL again.
+func TestP10RestoredUnderTheWAL(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	box, err := relay.Open(db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var checks atomic.Int32
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, shortLease, func(c *relay.Config) {
+		c.Check = func(ctx context.Context) (string, error) {
+			checks.Add(1)
+			w, err := box.Waits(ctx)
+			return w.Outbox, err
+		}
+	})))
+	awaitStreaming(t, db)
+	db.Exec(t, restoreInPlace)
+	pgtest.Await(t, "another check", func() (bool, error) { return checks.Load() > 1, nil })
+	awaitStreaming(t, db)
+	fill(t, db, 20, 5)
+	awaitDrained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	checkOrder(t, to.events(), 20)
 }
