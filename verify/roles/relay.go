@@ -4,6 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/verify/history/tap"
@@ -37,6 +40,15 @@ func publish(ctx context.Context, p *process) error {
 		Feed: feed, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
 		DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000, ArchiveDays: 2, Name: p.Name,
 		Logger: p.log, Observer: tap.Relay(p.rec),
+		Check: func(ctx context.Context) (string, error) {
+			for pause := backoff.NewExponentialBackOff(); ; {
+				w, err := box.Waits(ctx)
+				if err == nil || ctx.Err() != nil {
+					return w.Outbox, nil
+				}
+				_ = sleep.For(ctx, pause.NextBackOff())
+			}
+		},
 	})
 	if err != nil {
 		return err
