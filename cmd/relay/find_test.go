@@ -162,16 +162,16 @@ func TestFindAllOfOneID(t *testing.T) {
 	parked := pgtest.One[string](t, db, "select id::text from outbox_parked")
 	email := pgtest.One[string](t, db, "select id || '.' || message_id from inbox_parked where consumer_name = 'email'")
 	aside, derived, _ := strings.Cut(email, ".")
-	schema := "--schema " + db.Schema
+	schema := "--schema=" + db.Schema
 	for _, want := range [][]string{
 		{"waiting", first.ID.String()},
-		{"parked", "relay parked show " + schema + " --id " + parked},
-		{"held", "relay topics show " + schema + " --topic refunds"},
+		{"parked", "relay parked show " + schema + " --id=" + parked},
+		{"held", "relay topics show " + schema + " --topic=refunds"},
 		{"archived", "3/39"},
 		{"archived", "3/40"},
 		{"ledger", "decided", first.ID.String()},
 		{"email", "decided", first.ID.String()},
-		{"email", "quarantined", "other_content", derived, "relay inbox parked show " + schema + " --id " + aside},
+		{"email", "quarantined", "other_content", derived, "relay inbox parked show " + schema + " --id=" + aside},
 		{"ledger", "quarantined", "other_content", derived},
 	} {
 		if !slices.ContainsFunc(strings.Split(text, "\n"), func(line string) bool {
@@ -186,8 +186,8 @@ func TestFindAllOfOneID(t *testing.T) {
 		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
 	}
 	for _, want := range []string{
-		"relay parked show " + schema + " --id " + parked, "relay topics show " + schema + " --topic refunds",
-		"relay inbox parked show " + schema + " --id " + aside,
+		"relay parked show " + schema + " --id=" + parked, "relay topics show " + schema + " --topic=refunds",
+		"relay inbox parked show " + schema + " --id=" + aside,
 	} {
 		if !slices.ContainsFunc(found.Next, func(command string) bool { return strings.HasSuffix(command, want) }) {
 			t.Errorf("no command is %q: %q", want, found.Next)

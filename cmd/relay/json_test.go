@@ -52,7 +52,7 @@ func TestChangesInJSON(t *testing.T) {
 		{"inbox maintain", []string{"cleaned", "dropped", "made"}},
 	} {
 		env := settings(db, deadBroker)
-		if strings.HasPrefix(c.args, "topics accept ") {
+		if strings.HasPrefix(c.args, "topics accept") {
 			env = settings(db) // where brokers are set, it asks them
 		}
 		code, out, stderr := command(t, env, append(strings.Fields(c.args), "--json")...)
