@@ -46,8 +46,8 @@ type Config struct {
 	Sleep time.Duration
 	// Check is called before the relay takes lanes: when it starts or has slept, and when the outbox's tables or server
 	// are others than those of its last answer, as after a restore or a restart. It returns the identity of the outbox
-	// that it has found fit ([Waiting.Outbox]): no event of another is claimed. What the WAL brings is published until a
-	// heartbeat notices, which takes a third of a lease. Its error ends Run. Nil, or an empty identity: nothing is
+	// that it has found fit ([Waiting.Outbox]): no event of another is claimed. What the WAL brings is published until
+	// a heartbeat notices, which takes a third of a lease. Its error ends Run. Nil, or an empty identity: nothing is
 	// compared. Once does not call it.
 	Check func(ctx context.Context) (outbox string, err error)
 	// DrainTimeout bounds how long Run goes on publishing its claims after its context has ended. Default 20 s;
