@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/verify/roles"
 )
 
 // One partition does not answer for silentFor in every silentEvery.
@@ -47,6 +48,7 @@ func runRelay(ctx context.Context, s *stage) error {
 		Feed: feed, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events,
 		ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
 		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: archive,
+		Check:  roles.Identify(box),
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Observer: relay.Observer{BelowFloor: func(lane int16) {
 			fmt.Fprintln(os.Stderr, "a row below the floor of lane", lane)

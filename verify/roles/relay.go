@@ -40,18 +40,23 @@ func publish(ctx context.Context, p *process) error {
 		Feed: feed, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
 		DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000, ArchiveDays: 2, Name: p.Name,
 		Logger: p.log, Observer: tap.Relay(p.rec),
-		Check: func(ctx context.Context) (string, error) {
-			for pause := backoff.NewExponentialBackOff(); ; {
-				w, err := box.Waits(ctx)
-				if err == nil || ctx.Err() != nil {
-					return w.Outbox, nil
-				}
-				_ = sleep.For(ctx, pause.NextBackOff())
-			}
-		},
+		Check: Identify(box),
 	})
 	if err != nil {
 		return err
 	}
 	return r.Run(ctx)
+}
+
+// Identify returns a relay's Check that finds every outbox fit, and waits for a database that is away.
+func Identify(box *relay.Outbox) func(ctx context.Context) (outbox string, err error) {
+	return func(ctx context.Context) (string, error) {
+		for pause := backoff.NewExponentialBackOff(); ; {
+			w, err := box.Waits(ctx)
+			if err == nil || ctx.Err() != nil {
+				return w.Outbox, nil
+			}
+			_ = sleep.For(ctx, pause.NextBackOff())
+		}
+	}
 }
