@@ -225,7 +225,7 @@ func TestHealthUnanswered(t *testing.T) {
 	for name, c := range map[string]struct {
 		acked, more int
 		want        bool
-	}{"before": {1, 0, true}, "meanwhile": {3, 0, false}, "since": {1, 9, false}} {
+	}{"before": {1, 0, true}, "then": {2, 0, true}, "meanwhile": {3, 0, false}, "since": {1, 9, false}} {
 		h := NewHealth(time.Second, born, func() Pauses { return fixed{} })
 		h.Acked(at(1), func() map[Place]bool { return nil })
 		h.Failed(one, at(2), at(2))

@@ -98,9 +98,13 @@ func TestBeats(t *testing.T) {
 			}
 		}
 	}
-	table, g := leased(t)
-	if !table.home(Unsettled(g, true), nil) {
-		t.Error("no heartbeat is requested for a lane whose claim was late")
+	for name, end := range map[string]func(g *Grant) Verdict{
+		"late": func(g *Grant) Verdict { return Unsettled(g, true) }, "doubted": Doubted,
+	} {
+		table, g := leased(t)
+		if !table.home(end(g), nil) || !slices.Equal(table.InDoubt(), []int16{1}) {
+			t.Errorf("%s: no heartbeat is requested, or %v are in doubt", name, table.InDoubt())
+		}
 	}
 }
 
