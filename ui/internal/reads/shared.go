@@ -34,6 +34,7 @@ type Shared[T any] struct {
 // UnknownError says that a read has not ended: nothing is known since then, or at all.
 type UnknownError struct{ Since time.Time }
 
+// Error implements error, with a sentence for the page.
 func (e *UnknownError) Error() string {
 	if e.Since.IsZero() {
 		return "It has not answered yet."
