@@ -55,11 +55,11 @@ func TestDatabaseGoesAway(t *testing.T) {
 	s.get("/")
 	proxy.Refuse(true)
 	proxy.CutAll()
-	for _, path := range []string{"/", "/chain", "/topics", "/keys", "/audit"} {
+	for _, path := range []string{"/", "/topics", "/keys", "/audit"} {
 		page := s.get(path)
 		wants(t, page, "This database cannot be looked at", "It does not answer in time.")
 	}
-	wants(t, s.get("/"), "Not everything is known.", "billing Backlog 0 events")
+	wants(t, s.get("/"), "not known: orders: the database", "billing Outbox 0 events waiting")
 	status, page := s.post("/db/orders/topics/pause", "topic", "payments")
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("%d", status)
@@ -79,7 +79,7 @@ func TestDatabaseHangs(t *testing.T) {
 	proxy, database := through(t, db)
 	s := serve(t, ui.Config{Timeout: 2 * time.Second}, database)
 	for path, nothing := range map[string]string{
-		"/keys": "No key is blocked", "/failures": "Nothing waits for a person.", "/": "Backlog 0 events",
+		"/keys": "No key is blocked", "/failures": "Nothing waits for a person.", "/": "Outbox 0 events waiting",
 	} {
 		pgtest.Await(t, "nothing is known to wait", func() (bool, error) { return contains(s.get(path), nothing), nil })
 		ui.Settle(s.h)

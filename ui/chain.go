@@ -2,7 +2,8 @@ package ui
 
 import (
 	"fmt"
-	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
@@ -10,171 +11,239 @@ import (
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
-// step is a stage of an event's way: outbox, relay, Kafka, consumer.
+// step is a stage of an event's way: outbox, Kafka, a consumer's effects; or a place beside it.
 type step struct {
-	Name, Count, Unit string
-	Why               string    // why nothing moves here, or a note
-	Last              time.Time // when something last moved here; zero: unknown
-	Severity          string
-	First             bool // the first stage where nothing moves
-	Href, Do          string
+	Name     string
+	Main     figure
+	Facts    []string
+	Why      string // why nothing moves here, or a note
+	Severity string
+	First    bool      // the first one to look at
+	Flow     string    // what flows into it
+	Moved    string    // what Last is the time of
+	Last     time.Time // zero: not known
+	Href     string    // its finding, or a page
+	Aside    bool
 }
 
-type chainPage struct{ Chains []chainOf }
-
-// chainOf is the chain of one database.
-type chainOf struct {
-	Name  string
-	Away  string
-	Steps []step
-}
-
-func chain(q *request) error {
-	var p chainPage
-	for _, d := range q.h.databases {
-		p.Chains = append(p.Chains, q.chainOf(d))
+// worse sets the severity, unless the step has a worse one.
+func (s *step) worse(severity string) {
+	if slices.Index(severities, severity) < slices.Index(severities, s.Severity) {
+		s.Severity = severity
 	}
-	return q.render("chain", http.StatusOK, view{Title: "Chain", Nav: "chain", Live: true, Body: p})
 }
 
-// ends returns the doctor's look at Kafka, and why there is none: ends that are old would make each lag too small.
-func (q *request) ends(d *reads.Database) (x reads.Examination, why string) {
-	x, _, err := d.Findings.Get(q.Context(), 0)
-	switch {
-	case err != nil:
-		return reads.Examination{}, reads.Away(err)
-	case x.EndsErr != nil:
-		return x, "Kafka says: " + x.EndsErr.Error()
-	}
-	return x, ""
-}
+// severities, the worst first.
+var severities = []string{bad, unknown, look, well}
 
-func (q *request) chainOf(d *reads.Database) chainOf {
-	c := chainOf{Name: d.Name}
-	st, _, why := q.stateOf(d)
-	if c.Away = why; why != "" {
-		return c
+// stepsOf returns the steps of a database, in the order of an event's way.
+func (h *Handler) stepsOf(d *reads.Database, st reads.State, m reads.Movement, why string) (list []step) {
+	all := figuresOf(st, m)
+	if k := st.Keys; k != nil {
+		list = append(list, step{
+			Name: "Idempotency keys", Severity: well, Href: h.path("idempotency"),
+			Main:  figure{Value: count(k.Stuck), Unit: "stuck"},
+			Facts: []string{count(k.Unknown) + " unknown: recovery has them"},
+		})
+		list[0].worse(over(k.Stuck, look))
 	}
 	if st.Outbox != nil {
-		c.Steps = append(c.Steps, q.h.outboxSteps(d, st)...)
+		list = append(list, h.outboxSteps(st, m, all)...)
 	}
-	x, why := q.ends(d)
-	c.Steps = append(c.Steps, q.h.kafkaStep(st, x, why))
+	if st.Outbox != nil || st.HasInbox {
+		list = append(list, h.kafkaStep(st, m, all, why))
+	}
 	for _, one := range st.Inbox {
-		c.Steps = append(c.Steps, q.h.effects(d, one, x))
+		list = append(list, h.effects(d, one, m, why))
 	}
-	for i := range c.Steps {
-		if c.Steps[i].Severity == bad {
-			c.Steps[i].First = true
-			break
-		}
-	}
-	return c
+	return list
 }
 
-func (h *Handler) outboxSteps(d *reads.Database, st reads.State) []step {
+func (h *Handler) outboxSteps(st reads.State, m reads.Movement, all map[string]figure) []step {
 	s := st.Outbox
-	outbox := step{Name: "Outbox", Count: count(s.Backlog), Unit: "events wait", Severity: well, Last: d.LastOut()}
-	switch {
-	case s.Backlog > 0 && s.Members == 0:
-		outbox.Severity, outbox.Why = bad, "No relay is alive: start one with relay run."
-	case s.Backlog > 0 && s.Oldest > wrong:
-		outbox.Severity = bad
-		outbox.Why = fmt.Sprintf("%s, and the oldest event waits for %s: the relays' logs say what they cannot do.",
-			alive(s.Members), format.Dur(s.Oldest))
-	case s.Backlog > 0:
-		outbox.Why = fmt.Sprintf("The oldest waits for %s.", format.Dur(s.Oldest))
-	default:
-		outbox.Why = alive(s.Members) + "."
+	outbox := step{
+		Name: "Outbox", Main: figure{Value: count(s.Backlog), Unit: format.Unit(s.Backlog, "event") + " waiting"},
+		Severity: well, Href: h.path("relays"), Flow: flow(m.Now.Of[reads.In], "in"),
+		Facts: []string{fmt.Sprintf("%s, %d of %d lanes", format.Plural(int64(s.Members), "relay"), s.Owned, len(s.Lanes))},
+	}
+	if s.Backlog > 0 {
+		outbox.Facts = append(outbox.Facts, "the oldest waits "+format.Dur(s.Oldest))
+		outbox.worse(standing(s.Oldest))
+		switch {
+		case s.Members == 0:
+			outbox.Why = "No relay is alive."
+			outbox.worse(look)
+		case s.Oldest > stands:
+			outbox.Why = "Relays are alive, and are late."
+		}
+	}
+	if slot, ok := all["Slot"]; ok {
+		outbox.Facts = append(outbox.Facts, strings.TrimSpace("slot "+slot.Value+" "+slot.Unit))
+		outbox.worse(slot.Severity)
 	}
 	held := step{
-		Name: "Held", Count: count(s.Held), Unit: "events wait", Severity: well, Href: h.path("topics"), Do: "Topics",
+		Name: "Held", Main: figure{Value: count(s.Held), Unit: format.Unit(s.Held, "event")},
+		Severity: well, Href: h.path("topics"), Aside: true,
 	}
-	switch {
-	case s.PausedTopics > 0:
-		held.Severity = bad
-		held.Why = fmt.Sprintf("%s paused by a person, the first %s ago.", format.Plural(s.PausedTopics, "topic"),
-			format.Dur(s.PausedFor))
-	case s.HeldPartitions > 0:
-		held.Severity = bad
-		held.Why = fmt.Sprintf("%s do not take events, the first for %s. They go on by themselves.",
-			format.Plural(s.HeldPartitions, "partition"), format.Dur(s.HeldFor))
+	if s.HeldPartitions > 0 {
+		held.worse(look)
+		held.Facts = append(held.Facts, fmt.Sprintf("%s, since %s", format.Plural(s.HeldPartitions, "partition"),
+			format.Dur(s.HeldFor)))
 	}
-	parked := step{
-		Name: "Refused", Count: count(s.Parked), Unit: "events wait", Severity: well, Href: h.path("keys"),
-		Do: "Blocked keys",
+	if s.PausedTopics > 0 {
+		held.worse(look)
+		held.Facts = append(held.Facts, fmt.Sprintf("%s paused, since %s", format.Plural(s.PausedTopics, "topic"),
+			format.Dur(s.PausedFor)))
+	}
+	refused := step{
+		Name: "Refused", Main: figure{Value: count(s.Parked), Unit: format.Unit(s.Parked, "event")},
+		Severity: well, Href: h.path("keys"), Aside: true,
 	}
 	if s.Parked > 0 {
-		parked.Severity = bad
-		parked.Why = fmt.Sprintf("Kafka refused an event for certain; %s wait for a person, %d are on their way out.",
-			format.Plural(s.ParkedKeys, "key"), s.Releasing)
+		refused.worse(look)
+		if s.ParkedKeys > 0 {
+			refused.Facts = append(refused.Facts, format.Plural(s.ParkedKeys, "key")+" blocked")
+		}
+		if s.Releasing > 0 {
+			refused.Facts = append(refused.Facts, format.Num(s.Releasing)+" on the way out")
+		}
 	}
-	return []step{outbox, held, parked}
+	return []step{outbox, held, refused}
 }
 
-func alive(relays int) string {
-	if relays == 1 {
-		return "1 relay is alive"
+func (h *Handler) kafkaStep(st reads.State, m reads.Movement, all map[string]figure, why string) step {
+	s := step{Name: "Kafka", Severity: well, Href: h.path("topics"), Last: m.LastOut, Moved: "last record"}
+	s.Main = figure{Value: "–"}
+	if out, ok := all["Out"]; ok {
+		s.Main, s.Flow = figure{Value: out.Value, Unit: "records/s"}, flow(m.Now.Of[reads.Out], "out")
 	}
-	return fmt.Sprintf("%d relays are alive", relays)
-}
-
-func (h *Handler) kafkaStep(st reads.State, x reads.Examination, why string) step {
-	s := step{Name: "Kafka", Count: "–", Severity: well}
 	switch {
+	case h.cfg.Kafka == nil && st.HasInbox:
+		s.Severity, s.Why = unknown, "Not asked: these pages have no brokers."
 	case h.cfg.Kafka == nil:
-		s.Why = "Not asked: this page knows no brokers."
-	case x.EndsErr != nil:
-		s.Severity, s.Why = bad, "It does not answer as it should: "+x.EndsErr.Error()
 	case why != "":
-		s.Why = "Not known: " + why
-	case len(st.Inbox) == 0:
-		s.Why = "No consumer of this database says which topics it reads."
+		s.Severity, s.Why = unknown, "Not known: "+why
+	case m.EndsErr != nil:
+		s.Severity, s.Why = unknown, "It does not answer as it should."
 	default:
 		var records int64
-		for _, end := range x.Ends {
-			records += max(end, 0)
+		for _, end := range m.Ends {
+			records += end
 		}
-		s.Count, s.Unit = format.Num(records), "records written"
-		s.Why = fmt.Sprintf("In %s that consumers here read.", format.Plural(int64(len(x.Ends)), "partition"))
+		if len(m.Ends) > 0 {
+			s.Facts = append(s.Facts, fmt.Sprintf("%s in %s", format.Plural(records, "record"),
+				format.Plural(int64(len(m.Ends)), "partition")))
+		}
 	}
 	return s
 }
 
-func (h *Handler) effects(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) step {
+func (h *Handler) effects(d *reads.Database, c inboxoperator.ConsumerDiagnosis, m reads.Movement, why string) step {
+	f, seen := m.Flows[c.Consumer]
 	s := step{
-		Name: "Effects of " + c.Consumer, Count: "–", Severity: well, Href: h.path("consumers"), Do: "Consumers",
+		Name: effectsOf + c.Consumer, Severity: well, Href: h.path("consumers"), Moved: "last effect", Last: f.Last,
+		Main: figure{Value: "–", Unit: "waiting: not known"},
 	}
-	var lag int64
-	halted, known := 0, len(x.Ends) > 0
-	stands := time.Duration(0)
+	if seen {
+		s.Flow = flow(f.Decided, "decided")
+	}
+	if seen && f.Waiting >= 0 {
+		s.Main = figure{Value: format.Num(f.Waiting), Unit: format.Unit(f.Waiting, "record") + " waiting"}
+	}
+	switch {
+	case len(c.Partitions) == 0:
+		s.Main = figure{Value: "0", Unit: "partitions so far"}
+	case !seen || f.Waiting < 0:
+		s.worse(unknown)
+	case f.Stands > stands:
+		s.worse(standing(f.Stands))
+		s.Why = fmt.Sprintf("Nothing is decided in a partition with records, since %s.", format.Dur(f.Stands))
+	}
+	if why != "" {
+		s.worse(unknown)
+	}
+	if len(c.Programs) == 0 && len(c.Partitions) > 0 {
+		s.Facts = append(s.Facts, "no worker runs it")
+	}
+	halted := int64(0)
 	for _, p := range c.Partitions {
-		if p.EffectAt != nil && p.EffectAt.After(s.Last) {
-			s.Last = *p.EffectAt
-		}
 		if p.HaltedAt != nil {
 			halted++
 		}
-		if end, ok := x.Ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok && end > p.From {
-			lag += end - p.From
-			stands = max(stands, p.Unmoved)
+	}
+	if halted > 0 {
+		s.worse(bad)
+		s.Facts = append(s.Facts, format.Plural(halted, "partition")+" halted")
+	}
+	for _, set := range []struct {
+		n    int64
+		what string
+	}{{c.Parked, "failed"}, {c.Quarantined, "in quarantine"}} {
+		if set.n > 0 {
+			s.worse(look)
+			s.Facts = append(s.Facts, format.Num(set.n)+" "+set.what)
+			s.Href = h.path("db", d.Name, reads.InInbox, "events") + format.QueryString("consumer", c.Consumer)
 		}
 	}
-	if known {
-		s.Count, s.Unit = format.Num(lag), "records wait"
-	}
-	switch {
-	case halted > 0:
-		s.Severity = bad
-		s.Why = format.Plural(int64(halted), "partition") + " halted: a person must decide."
-	case lag > 0 && stands > wrong:
-		s.Severity = bad
-		s.Why = fmt.Sprintf("Nothing was decided for %s: its workers' logs say why.", format.Dur(stands))
-	case c.Parked+c.Quarantined > 0:
-		s.Severity = look
-		s.Why = fmt.Sprintf("%s failed, %s in quarantine.", format.Plural(c.Parked, "event"), format.Num(c.Quarantined))
-		s.Href = h.path("db", d.Name, reads.InInbox, "events") + format.QueryString("consumer", c.Consumer)
-		s.Do = "Parked events"
-	}
 	return s
+}
+
+// flow says what flows into a step; "": not known.
+func flow(rate float64, what string) string {
+	if rate < 0 {
+		return ""
+	}
+	return format.Rate(rate) + "/s " + what
+}
+
+// effectsOf begins the name of a consumer's step.
+const effectsOf = "Effects of "
+
+// stages are the steps of the doctor's checks, by the first word. Others are about the server, before all steps.
+var stages = map[string]string{
+	"idempotency": "Idempotency keys", "leases": "Outbox", "relays": "Outbox", "sequence": "Outbox", "hash": "Outbox",
+	"numbering": "Outbox", "identity": "Outbox", "grants": "Outbox", "scheduled": "Outbox", "vacuum": "Outbox",
+	"slot": "Outbox", "outbox": "Outbox", "held": "Held", "paused": "Held", "parked": "Refused", "kafka": "Kafka",
+	"topic": "Kafka", "restored": "Kafka", "inbox": effectsOf, "consumer": effectsOf, "progress": effectsOf,
+}
+
+// stageOf returns the name of a check's step; "": it is about the server.
+func stageOf(check string) string {
+	first, rest, _ := strings.Cut(check, " ")
+	stage := stages[first]
+	if stage == effectsOf && first != "inbox" {
+		return stage + rest
+	}
+	return stage
+}
+
+// join orders findings as the steps, the worse ones first, and links each step with its first one.
+func join(steps []step, wrong []finding) {
+	place := func(f finding) int {
+		stage := stageOf(f.Check)
+		return slices.IndexFunc(steps, func(s step) bool { return s.Name == stage || stage == effectsOf && strings.HasPrefix(s.Name, stage) })
+	}
+	slices.SortStableFunc(wrong, func(a, b finding) int {
+		if a.Severity != b.Severity {
+			return strings.Compare(string(a.Severity), string(b.Severity)) // "fail" before "warn"
+		}
+		return place(a) - place(b)
+	})
+	linked := map[int]bool{}
+	for _, f := range wrong {
+		at := place(f)
+		if at < 0 {
+			continue
+		}
+		steps[at].worse(string(f.Severity))
+		if !linked[at] {
+			linked[at], steps[at].Href = true, "#"+f.ID
+		}
+	}
+	for _, severity := range severities[:len(severities)-1] {
+		if at := slices.IndexFunc(steps, func(s step) bool { return s.Severity == severity }); at >= 0 {
+			steps[at].First = true
+			return
+		}
+	}
 }

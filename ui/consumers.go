@@ -62,16 +62,20 @@ func consumers(q *request) error {
 		case !st.HasInbox:
 			continue
 		}
-		x, ends := q.ends(d)
+		m, ends := q.movementOf(d)
+		if ends == "" && m.EndsErr != nil {
+			ends = "Kafka says: " + m.EndsErr.Error()
+		}
 		one := consumersList{DB: d.Name, ReadOnly: !st.MayChange, Kafka: ends}
-		for _, f := range x.Findings {
+		found, _, _ := d.Findings.Get(q.Context(), 0)
+		for _, f := range found {
 			if f.Check == "inbox days" && (one.Days == nil || one.Days.Severity == doctor.OK) {
 				days := q.h.guided(d, f)
 				one.Days = &days
 			}
 		}
 		for _, c := range st.Inbox {
-			one.Consumers = append(one.Consumers, consumerViewOf(d, c, x))
+			one.Consumers = append(one.Consumers, consumerViewOf(d, c, m.Ends))
 		}
 		p.Lists = append(p.Lists, one)
 	}
@@ -81,8 +85,8 @@ func consumers(q *request) error {
 // newNumbering finds the numbering in the error of a halt.
 var newNumbering = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+`)
 
-func consumerViewOf(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) consumerView {
-	v := consumerView{ConsumerDiagnosis: c, Partitions: partitionsIn(d, c, x)}
+func consumerViewOf(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map[reads.Partition]int64) consumerView {
+	v := consumerView{ConsumerDiagnosis: c, Partitions: partitionsIn(d, c, ends)}
 	for _, p := range c.Partitions {
 		if !slices.Contains(v.Topics, p.Topic) {
 			v.Topics = append(v.Topics, p.Topic)
@@ -102,14 +106,14 @@ func commandFor(d *reads.Database, c inboxoperator.ConsumerDiagnosis, v verbs.Of
 	return reads.CommandOf(d, v, "--consumer="+c.Consumer)
 }
 
-func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, x reads.Examination) (list []partitionView) {
+func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map[reads.Partition]int64) (list []partitionView) {
 	for _, p := range c.Partitions {
 		v := partitionView{PartitionState: p, End: -1, Lag: -1}
 		at := verbs.OfPartition{Topic: p.Topic, Partition: p.Partition}
 		v.Resume = commandFor(d, c, verbs.ResumePartition{OfPartition: at})
 		v.Skip = commandFor(d, c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
 		v.SetGroup = setGroup(c, p.Topic, p.Partition, v.SkipTo())
-		if end, ok := x.Ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok {
+		if end, ok := ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
 		switch {

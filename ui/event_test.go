@@ -61,7 +61,7 @@ func TestReveal(t *testing.T) {
 	id := park(t, db, "k", `{"card": "canary-payload"}`)
 	s := serve(t, ui.Config{}, of("orders", db))
 	for _, path := range []string{
-		"/", "/chain", "/topics", "/keys", "/audit", "/db/orders/outbox/events", eventPath(id),
+		"/", "/topics", "/keys", "/audit", "/db/orders/outbox/events", eventPath(id),
 	} {
 		lacks(t, s.get(path), "canary-payload", "canary-header")
 	}

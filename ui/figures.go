@@ -1,10 +1,8 @@
 package ui
 
 import (
-	"fmt"
 	"time"
 
-	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/ui/internal/format"
 	"github.com/effectonce/effectonce/ui/internal/reads"
@@ -12,10 +10,8 @@ import (
 
 // figure is one number of the overview.
 type figure struct {
-	Name, Value, Unit, Note string
-	Severity                string // empty: neutral
-	Href                    string
-	Plot                    format.Plot
+	Name, Value, Unit string
+	Severity          string // empty: neutral
 }
 
 // count formats a number of a sample, which stops counting at its limit.
@@ -26,94 +22,21 @@ func count(n int64) string {
 	return format.Num(n)
 }
 
-// Events that wait longer than these limits are late, or wrong.
+// Something that waits and does not move for these times stands, or is wrong.
 const (
-	late  = 5 * time.Second
-	wrong = time.Minute
+	stands = 15 * time.Second
+	wrong  = time.Minute
 )
 
-func (h *Handler) outboxFigures(d *reads.Database, st reads.State) []figure {
-	s, now := st.Outbox, st.Now
-	oldest := figure{
-		Name: "Oldest", Value: "–", Href: h.path("chain"),
-		Plot: d.Past(func(p reads.Point) float64 { return p.Oldest }),
-		Note: fmt.Sprintf("%s, %d/%d lanes", format.Plural(int64(s.Members), "relay"), s.Owned, relay.Lanes),
+// standing returns the severity of something that has waited.
+func standing(waits time.Duration) string {
+	switch {
+	case waits > wrong:
+		return bad
+	case waits > stands:
+		return look
 	}
-	if s.Backlog > 0 {
-		oldest.Value = format.Dur(s.Oldest)
-		switch {
-		case s.Oldest > wrong:
-			oldest.Severity = bad
-		case s.Oldest > late:
-			oldest.Severity = look
-		}
-	}
-	list := []figure{
-		{
-			Name: "Backlog", Value: count(s.Backlog), Unit: format.Unit(s.Backlog, "event"), Href: h.path("chain"),
-			Plot: d.Past(func(p reads.Point) float64 { return p.Backlog }),
-		},
-		oldest,
-		{Name: "In", Value: format.Rate(now.In), Unit: "/s", Plot: d.Past(func(p reads.Point) float64 { return p.In })},
-		{
-			Name: "Out", Value: format.Rate(now.Out), Unit: "/s",
-			Plot: d.Past(func(p reads.Point) float64 { return p.Out }),
-		},
-		{
-			Name: "Held", Value: count(s.Held), Unit: format.Unit(s.Held, "event"), Note: paused(s.PausedTopics),
-			Href:     h.path("topics"),
-			Severity: over(s.Held+s.PausedTopics, look), Plot: d.Past(func(p reads.Point) float64 { return p.Held }),
-		},
-		{
-			Name: "Refused", Value: count(s.Parked), Unit: format.Unit(s.Parked, "event"), Note: keys(s.ParkedKeys),
-			Href:     h.path("keys"),
-			Severity: over(s.Parked, look), Plot: d.Past(func(p reads.Point) float64 { return p.Parked }),
-		},
-	}
-	if w := s.WAL; w != nil {
-		slot := figure{
-			Name: "Slot", Value: format.Size(int(w.LagBytes)), Note: w.State, Plot: d.Past(func(p reads.Point) float64 {
-				return p.SlotBytes
-			}),
-		}
-		switch {
-		case !w.Exists:
-			slot.Value, slot.Note, slot.Severity = "missing", "relays read the table", look
-		case !w.Active:
-			slot.Note, slot.Severity = "nobody reads it", look
-		case w.State == "lost" || w.State == "unreserved":
-			slot.Severity = bad
-		}
-		list = append(list, slot)
-	}
-	return list
-}
-
-func (h *Handler) inboxFigures(d *reads.Database, st reads.State) []figure {
-	now := st.Now
-	return []figure{
-		{
-			Name: "Decided", Value: format.Rate(now.Effects), Unit: "/s",
-			Note: format.Plural(int64(len(st.Inbox)), "consumer"),
-			Href: h.path("consumers"), Plot: d.Past(func(p reads.Point) float64 { return p.Effects }),
-		},
-		{
-			Name: "Halted", Value: format.Num(now.Halted), Unit: format.Unit(int64(now.Halted), "partition"),
-			Href:     h.path("consumers"),
-			Severity: over(int64(now.Halted), bad), Plot: d.Past(func(p reads.Point) float64 { return p.Halted }),
-		},
-		{
-			Name: "Failed", Value: format.Num(now.InParked), Unit: format.Unit(int64(now.InParked), "event"),
-			Href:     h.path("keys"),
-			Severity: over(int64(now.InParked), look), Plot: d.Past(func(p reads.Point) float64 { return p.InParked }),
-		},
-		{
-			Name: "Quarantined", Value: format.Num(now.Quarantined), Unit: format.Unit(int64(now.Quarantined), "event"),
-			Href:     h.path("db", d.Name, reads.InInbox, "events") + format.QueryString("kind", "quarantined"),
-			Severity: over(int64(now.Quarantined), look),
-			Plot:     d.Past(func(p reads.Point) float64 { return p.Quarantined }),
-		},
-	}
+	return ""
 }
 
 // over returns a severity if n is not zero.
@@ -124,30 +47,91 @@ func over(n int64, severity string) string {
 	return ""
 }
 
-func paused(topics int64) string {
-	if topics == 0 {
-		return ""
-	}
-	return format.Plural(topics, "topic") + " paused"
+// columns are the figures of the table of many databases, in its order.
+var columns = []string{
+	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Waiting", "Decided", "Halted", "Failed", "Quarantined", "Slot",
 }
 
-func keys(n int64) string {
-	if n == 0 {
-		return ""
+// figuresOf returns the figures of a database by name. It lacks those of a side that the database has not.
+func figuresOf(st reads.State, m reads.Movement) map[string]figure {
+	list := map[string]figure{}
+	add := func(name, value, unit, severity string) { list[name] = figure{name, value, unit, severity} }
+	rate := func(name string, k reads.Kind) { add(name, format.Rate(m.Now.Of[k]), "/s", "") }
+	things := func(name string, n int64, what, severity string) {
+		add(name, count(n), format.Unit(n, what), over(n, severity))
 	}
-	return format.Plural(n, "key")
+	if s := st.Outbox; s != nil {
+		things("Backlog", s.Backlog, "event", "")
+		oldest := "–"
+		if s.Backlog > 0 {
+			oldest = format.Dur(s.Oldest)
+		}
+		add("Oldest", oldest, "", standing(s.Oldest))
+		rate("In", reads.In)
+		rate("Out", reads.Out)
+		things("Held", s.Held, "event", look)
+		things("Refused", s.Parked, "event", look)
+		if w := s.WAL; w != nil {
+			slot := format.Size(int(w.LagBytes))
+			switch {
+			case !w.Exists:
+				add("Slot", "missing", "", look)
+			case !w.Active:
+				add("Slot", slot, "unread", look)
+			default:
+				add("Slot", slot, w.State, over(lostWAL[w.State], bad))
+			}
+		}
+	}
+	if st.HasInbox {
+		var halted, failed, quarantined int64
+		for _, c := range st.Inbox {
+			failed, quarantined = failed+c.Parked, quarantined+c.Quarantined
+			for _, p := range c.Partitions {
+				if p.HaltedAt != nil {
+					halted++
+				}
+			}
+		}
+		waiting := "–"
+		if n := m.Now.Of[reads.Waiting]; n >= 0 {
+			waiting = format.Num(n)
+		}
+		add("Waiting", waiting, "records", "")
+		rate("Decided", reads.Decided)
+		things("Halted", halted, "partition", bad)
+		things("Failed", failed, "event", look)
+		things("Quarantined", quarantined, "event", look)
+	}
+	return list
 }
 
-func (h *Handler) keyFigures(c keysoperator.Counts) []figure {
-	return []figure{
-		{
-			Name: "Stuck", Value: count(c.Stuck), Unit: format.Unit(c.Stuck, "operation"), Href: h.path("idempotency"),
-			Note: "of idempotency keys", Severity: over(c.Stuck, look),
-		},
-		{
-			Name: "Unknown", Value: count(c.Unknown), Unit: format.Unit(c.Unknown, "operation"),
-			Href: h.path("idempotency"),
-			Note: "recovery has them",
-		},
+// lostWAL are the states of a slot whose WAL Postgres has removed, or may remove.
+var lostWAL = map[string]int64{"lost": 1, "unreserved": 1}
+
+// plots draw the past of a database.
+func plots(d *reads.Database, window time.Duration) (list []format.Plot) {
+	past := d.Past(window)
+	if len(past) < 2 {
+		return nil
 	}
+	for _, one := range []struct {
+		title, unit string
+		kinds       map[reads.Kind]string
+	}{
+		{"Throughput", "/s", map[reads.Kind]string{reads.In: "in", reads.Out: "out", reads.Decided: "decided"}},
+		{"Waiting", "", map[reads.Kind]string{reads.Backlog: "in the outbox", reads.Waiting: "for consumers"}},
+		{"Failures", "", map[reads.Kind]string{reads.Aside: "held, refused, failed or quarantined"}},
+	} {
+		p := format.NewPlot(one.title, one.unit, past[0].At, past[len(past)-1].At, window)
+		for k := range reads.Kind(len(reads.Point{}.Of)) {
+			if name, ok := one.kinds[k]; ok {
+				p.Add(name, len(past), func(i int) (time.Time, float64) { return past[i].At, past[i].Of[k] })
+			}
+		}
+		if len(p.Lines) > 0 {
+			list = append(list, p)
+		}
+	}
+	return list
 }

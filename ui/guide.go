@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/effectonce/effectonce/internal/doctor"
@@ -9,14 +10,16 @@ import (
 
 // Severities, as classes of the stylesheet.
 const (
-	well = "ok"
-	look = "warn"
-	bad  = "fail"
+	well    = "ok"
+	look    = "warn"
+	bad     = "fail"
+	unknown = "unknown"
 )
 
 // finding is a finding of the doctor, with links.
 type finding struct {
 	doctor.Finding
+	ID       string // of its card
 	Runbook  string // a section of docs/runbooks; empty: none
 	Href, Do string // the page with the remedy, and its name
 }
@@ -36,7 +39,7 @@ func (g guide) runbook(alert string) string {
 
 // guides are by check, or by the first word of a check.
 var guides = map[string]guide{
-	"leases":                {"relay", "RelayAbsent", "LanesUnowned", "chain", "Chain"},
+	"leases":                {"relay", "RelayAbsent", "LanesUnowned", "relays", "Relays"},
 	"parked":                {"relay", "EventsParked", "EventsParked", "keys", "Blocked keys"},
 	"held":                  {"relay", "EventsHeld", "EventsHeld", "topics", "Topics"},
 	"paused":                {"relay", "TopicPaused", "TopicPaused", "topics", "Topics"},
@@ -59,7 +62,7 @@ func (h *Handler) guided(d *reads.Database, f doctor.Finding) finding {
 		first, _, _ := strings.Cut(f.Check, " ")
 		g = guides[first]
 	}
-	to := finding{Finding: f, Runbook: g.runbook(g.warned)}
+	to := finding{Finding: f, ID: cardID(d.Name, f.Check), Runbook: g.runbook(g.warned)}
 	if f.Severity == doctor.Fail {
 		to.Runbook = g.runbook(g.failed)
 	}
@@ -79,4 +82,11 @@ func (h *Handler) guided(d *reads.Database, f doctor.Finding) finding {
 		to.Href, to.Do = h.path("archive"), "Archive"
 	}
 	return to
+}
+
+var unlikeID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
+// cardID returns the id of a finding's card.
+func cardID(db, check string) string {
+	return "card-" + db + "-" + unlikeID.ReplaceAllString(check, "-")
 }

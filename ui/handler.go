@@ -32,7 +32,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	defer h.settle(10 * time.Second)
 	for {
 		for _, d := range h.databases {
-			_, _, _ = d.State.Get(ctx, 0)
+			_, _, _ = d.Moves.Get(ctx, 0)
 		}
 		select {
 		case <-ctx.Done():

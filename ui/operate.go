@@ -97,8 +97,8 @@ func serving[V verbs.Of[O], O any](open func(*request) (O, []string, error), bac
 
 // withinLog refuses an offset beyond the end of the log, as far as that is known.
 func withinLog(q *request, v *verbs.SkipRecords) error {
-	x, _ := q.ends(q.db)
-	if end, known := x.Ends[reads.Partition{Topic: v.Topic, Partition: v.Partition}]; known && v.To > end {
+	m, _ := q.movementOf(q.db)
+	if end, known := m.Ends[reads.Partition{Topic: v.Topic, Partition: v.Partition}]; known && v.To > end {
 		return &refusal{
 			http.StatusUnprocessableEntity, fmt.Sprintf("The log ends at offset %d", end), "Nothing was changed.",
 		}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,24 +15,31 @@ import (
 // overviewDatabase is the section of one database.
 type overviewDatabase struct {
 	Name     string
-	At       time.Time // of the figures; zero: not read yet
-	Away     string    // why there are none
-	Figures  []figure
+	Away     string // why nothing is known of it
+	Steps    []step
+	Figures  map[string]figure
+	Plots    []format.Plot
 	Wrong    []finding
 	Fine     []finding
 	Examined time.Time // of the findings; zero: the doctor has not finished
 	Unsure   string    // why the findings are not those of now
+	Unknown  []string  // what is not known of it
 	ReadOnly bool
-	Denied   bool // the role may not read all of it
+	Waits    bool // something waits, and moves
+	Moves    bool // something came in, went out or was decided
+	Stands   bool // something waits, and does not move
 }
 
 type overviewPage struct {
-	Databases             []overviewDatabase
-	Lines                 []overviewLine // in place of Databases, if there are many
-	Columns               []string
-	One                   string // the name of the only database
-	Severity              string
-	Fails, Warns, Unknown int
+	Databases    []overviewDatabase
+	Lines        []overviewLine // in place of Databases, if there are many
+	Columns      []string
+	One          string // the name of the only database
+	Says         string
+	Severity     string
+	Fails, Warns int
+	Unknown      string // what is not known
+	Day          bool   // the plots show a day
 }
 
 // mostSections is how many databases get a section each. More are a table.
@@ -56,12 +64,12 @@ func overviewOne(q *request) error {
 	return q.render("overview", http.StatusOK, view{Title: p.One, Nav: "overview", Live: true, Body: p})
 }
 
-func (q *request) overviewPage(databases ...*reads.Database) (p overviewPage) {
+func (q *request) overviewPage(databases ...*reads.Database) overviewPage {
+	p := overviewPage{Day: q.URL.Query().Get("window") == "day"}
+	var unsure []string
+	stand, moves := false, false
 	for _, d := range databases {
-		one := q.overviewOf(d)
-		if one.Away+one.Unsure != "" || one.Denied {
-			p.Unknown++
-		}
+		one := q.overviewOf(d, p.Day)
 		for _, f := range one.Wrong {
 			if f.Severity == doctor.Fail {
 				p.Fails++
@@ -69,38 +77,67 @@ func (q *request) overviewPage(databases ...*reads.Database) (p overviewPage) {
 				p.Warns++
 			}
 		}
+		for _, what := range one.Unknown {
+			if len(databases) > 1 {
+				what = d.Name + ": " + what
+			}
+			unsure = append(unsure, what)
+		}
+		stand, moves = stand || one.Stands, moves || one.Moves || one.Waits
 		p.Databases = append(p.Databases, one)
 	}
-	switch {
-	case p.Fails+p.Unknown > 0:
-		p.Severity = bad
-	case p.Warns > 0:
-		p.Severity = look
-	default:
-		p.Severity = well
+	p.Unknown = strings.Join(unsure[:min(len(unsure), 3)], "; ")
+	if n := int64(len(unsure)) - 3; n > 0 {
+		p.Unknown += "; and " + format.Num(n) + " more"
 	}
+	p.Severity, p.Says = verdict(p.Fails, p.Warns, len(unsure), stand, moves)
 	return p
 }
 
-func (q *request) overviewOf(d *reads.Database) overviewDatabase {
-	st, at, why := q.stateOf(d)
-	one := overviewDatabase{Name: d.Name, At: at, Away: why}
-	if why != "" {
+// verdict says in a sentence how it is. Movement decides: what is not known, or stands, is never well.
+func verdict(fails, warns, unsure int, stand, moves bool) (severity, says string) {
+	switch {
+	case fails > 0:
+		return bad, "Something is wrong."
+	case unsure > 0:
+		return unknown, "Not everything is known."
+	case stand:
+		return look, "Something stands."
+	case warns > 0:
+		return look, "It works."
+	case moves:
+		return well, "Everything moves."
+	}
+	return well, "Nothing waits."
+}
+
+func (q *request) overviewOf(d *reads.Database, day bool) overviewDatabase {
+	one := overviewDatabase{Name: d.Name}
+	st, _, why := q.stateOf(d)
+	if one.Away = why; why != "" {
+		one.Unknown = []string{"the database"}
 		return one
 	}
-	one.Denied = len(st.Denied) > 0
+	m, why := q.movementOf(d)
 	one.ReadOnly = !st.MayChange && !st.MayKeys
-	if st.Outbox != nil {
-		one.Figures = append(one.Figures, q.h.outboxFigures(d, st)...)
+	one.Steps, one.Figures = q.h.stepsOf(d, st, m, why), figuresOf(st, m)
+	window := format.Hour
+	if day {
+		window = format.Day
 	}
-	if st.HasInbox {
-		one.Figures = append(one.Figures, q.h.inboxFigures(d, st)...)
-	}
-	if st.Keys != nil {
-		one.Figures = append(one.Figures, q.h.keyFigures(*st.Keys)...)
+	one.Plots = plots(d, window)
+	for _, denied := range st.Denied {
+		side, _, _ := strings.Cut(denied, ":")
+		one.Unknown = append(one.Unknown, "the "+side+", which this role may not read")
 	}
 	var list []doctor.Finding
 	list, one.Examined, one.Unsure = q.examined(d, st)
+	switch {
+	case one.Examined.IsZero():
+		one.Unknown = append(one.Unknown, "what the doctor finds: it is looking")
+	case one.Unsure != "":
+		one.Unknown = append(one.Unknown, "what the doctor finds")
+	}
 	for _, f := range list {
 		g := q.h.guided(d, f)
 		switch f.Severity {
@@ -111,82 +148,98 @@ func (q *request) overviewOf(d *reads.Database) overviewDatabase {
 			one.Wrong = append(one.Wrong, g)
 		}
 	}
-	slices.SortStableFunc(one.Wrong, func(a, b finding) int { // "fail" before "warn"
-		return strings.Compare(string(a.Severity), string(b.Severity))
-	})
+	one.moves(st, m)
+	join(one.Steps, one.Wrong)
 	return one
+}
+
+// moves compares what waits with what moves.
+func (o *overviewDatabase) moves(st reads.State, m reads.Movement) {
+	for _, s := range o.Steps {
+		switch s.Severity {
+		case unknown:
+			o.Unknown = append(o.Unknown, "what waits: "+s.Name)
+		case bad, look:
+			o.Stands = o.Stands || s.Why != "" && !s.Aside
+		}
+	}
+	for _, k := range []reads.Kind{reads.In, reads.Out, reads.Decided} {
+		o.Moves = o.Moves || m.Now.Of[k] > 0
+	}
+	o.Waits = st.Outbox != nil && st.Outbox.Backlog > 0 || m.Now.Of[reads.Waiting] > 0
+	if o.Waits && !o.Moves && !o.Stands {
+		o.Unknown = append(o.Unknown, fmt.Sprintf("whether what waits moves: it is known after %v", reads.SampleEvery))
+	}
+}
+
+// movementOf returns the movement of a database, and why it is not that of now.
+func (q *request) movementOf(d *reads.Database) (m reads.Movement, why string) {
+	m, _, err := d.Moves.Get(q.Context(), min(firstLook, q.left()))
+	if err != nil {
+		why = reads.Away(err)
+	}
+	return m, why
 }
 
 // overviewLine is a database in the table of many.
 type overviewLine struct {
 	Name, Away  string
 	Severity    string
-	Fails       int
-	Warns       int
-	Looking     bool      // the doctor has not finished
-	Unsure      string    // why its findings are not those of now
-	Cells       []*figure // by column; nil: the database has no such figure
-	First, More string    // the worst finding, and how many others there are
-}
-
-// columns are the figures of the table, in its order.
-var columns = []string{
-	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Decided", "Halted", "Failed", "Quarantined", "Slot",
+	Says        string
+	Cells       []figure // by column; without a value: the database has no such figure
+	First, More string   // the worst finding, and how many others there are
 }
 
 // tabulate makes a line for each database, the worst first.
 func (p *overviewPage) tabulate() {
-	used := map[string]bool{}
-	for _, d := range p.Databases {
-		for _, f := range d.Figures {
-			used[f.Name] = true
-		}
-	}
 	for _, name := range columns {
-		if used[name] {
+		if slices.ContainsFunc(p.Databases, func(d overviewDatabase) bool { return d.Figures[name].Name != "" }) {
 			p.Columns = append(p.Columns, name)
 		}
 	}
 	for i := range p.Databases {
 		p.Lines = append(p.Lines, lineOf(&p.Databases[i], p.Columns))
 	}
-	slices.SortStableFunc(p.Lines, func(a, b overviewLine) int {
-		return a.rank() - b.rank()
-	})
+	slices.SortStableFunc(p.Lines, func(a, b overviewLine) int { return a.rank() - b.rank() })
 	p.Databases = nil
 }
 
 // rank is lower for worse databases.
 func (l *overviewLine) rank() int {
 	if l.Away != "" {
-		return 0
+		return -1
 	}
-	return 1 + slices.Index([]string{bad, look, well}, l.Severity)
+	return slices.Index(severities, l.Severity)
 }
 
 func lineOf(d *overviewDatabase, columns []string) overviewLine {
-	l := overviewLine{
-		Name: d.Name, Away: d.Away, Looking: d.Away == "" && d.Examined.IsZero(), Unsure: d.Unsure, Severity: well,
-	}
+	l := overviewLine{Name: d.Name, Away: d.Away}
 	for _, name := range columns {
-		var cell *figure
-		if at := slices.IndexFunc(d.Figures, func(f figure) bool { return f.Name == name }); at >= 0 {
-			cell = &d.Figures[at]
-		}
-		l.Cells = append(l.Cells, cell)
+		l.Cells = append(l.Cells, d.Figures[name])
 	}
-	for _, f := range d.Wrong { // "fail" comes first
+	fails := 0
+	for _, f := range d.Wrong {
 		if f.Severity == doctor.Fail {
-			l.Fails++
-		} else {
-			l.Warns++
+			fails++
 		}
 	}
+	warns := len(d.Wrong) - fails
+	l.Severity, _ = verdict(fails, warns, len(d.Unknown), d.Stands, d.Moves)
 	switch {
-	case d.Away != "" || l.Fails > 0:
-		l.Severity = bad
-	case l.Warns > 0 || l.Unsure != "":
-		l.Severity = look
+	case d.Away != "":
+		l.Severity, l.Says = bad, "away"
+	case d.Examined.IsZero():
+		l.Says = "looking"
+	case fails > 0:
+		l.Says = fmt.Sprint(fails, " wrong")
+	case l.Severity == unknown:
+		l.Says = "not known"
+	case d.Stands:
+		l.Says = "stands"
+	case warns > 0:
+		l.Says = fmt.Sprint(warns, " to look at")
+	default:
+		l.Says = "fine"
 	}
 	if len(d.Wrong) > 0 {
 		l.First = d.Wrong[0].Check + ": " + d.Wrong[0].Found

@@ -35,7 +35,7 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 	funcs := template.FuncMap{
 		"path": func(parts ...any) string { return h.path(parts...) }, "query": format.QueryString, "b64": format.B64,
 		"num": format.Num, "rate": format.Rate, "dur": format.Dur, "since": format.Since, "iso": format.ISO,
-		"utc": format.UTC, "bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
+		"utc": format.UTC, "clock": format.Clock, "said": said, "navigation": h.navigation, "bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
 		"bytes64": func(n int64) string { return format.Size(int(n)) },
 		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
 		"seconds": func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },
@@ -70,4 +70,45 @@ func dict(pairs ...any) map[string]any {
 		m[fmt.Sprint(pairs[i])] = pairs[i+1]
 	}
 	return m
+}
+
+// group is a group of the navigation's pages.
+type group struct {
+	Name  string
+	Pages []pageOf
+}
+
+// pageOf is a page in the navigation. ID is its view.Nav, and that of its badge.
+type pageOf struct{ ID, Name, Href string }
+
+func (h *Handler) navigation() []group {
+	to := func(id, name string) pageOf { return pageOf{id, name, h.path(id)} }
+	return []group{
+		{"Now", []pageOf{
+			{"overview", "Overview", h.path()}, to("doctor", "Doctor"), to("relays", "Relays"),
+			to("consumers", "Consumers"),
+		}},
+		{"To decide", []pageOf{
+			to("keys", "Blocked keys"), to("failures", "Failures"), to("topics", "Topics"),
+			to("scheduled", "Scheduled"), to("idempotency", "Idempotency keys"),
+		}},
+		{"To look up", []pageOf{to("search", "Search"), to("archive", "Archive"), to("audit", "Audit")}},
+	}
+}
+
+// said writes what is in backticks as code.
+func said(text string) template.HTML {
+	parts := strings.Split(text, "`")
+	if len(parts)%2 == 0 { // a backtick without its pair is one
+		return template.HTML(template.HTMLEscapeString(text))
+	}
+	var b strings.Builder
+	for i, part := range parts {
+		part = template.HTMLEscapeString(part)
+		if i%2 == 1 {
+			part = "<code>" + part + "</code>"
+		}
+		b.WriteString(part)
+	}
+	return template.HTML(b.String())
 }

@@ -23,7 +23,7 @@ type relaysList struct {
 	Outbox      bool
 	Cluster     string
 	Relays      []relayView
-	LastOut     time.Time // when events last left the outbox, within the past hour
+	LastOut     time.Time // when events last left the outbox, as far as the pages have seen it
 	WAL         *relay.WALStatus
 	Wrong       []finding // the doctor's findings about relays
 	Unsure      string    // why these are not known
@@ -110,7 +110,8 @@ func relays(q *request) error {
 
 func (q *request) fillRelays(one *relaysList, d *reads.Database) {
 	st, _, _ := q.stateOf(d)
-	one.Outbox, one.LastOut, one.WAL = true, d.LastOut(), st.Outbox.WAL
+	m, _ := q.movementOf(d)
+	one.Outbox, one.LastOut, one.WAL = true, m.LastOut, st.Outbox.WAL
 	read, _, err := d.Relays.Get(q.Context(), q.h.cfg.Timeout)
 	if err != nil {
 		one.Away = reads.Away(err)
@@ -120,11 +121,11 @@ func (q *request) fillRelays(one *relaysList, d *reads.Database) {
 	for _, r := range read.List {
 		one.Relays = append(one.Relays, relayView{r})
 	}
-	x, _, err := d.Findings.Get(q.Context(), 0)
+	found, _, err := d.Findings.Get(q.Context(), 0)
 	if err != nil {
 		one.Unsure = reads.Away(err)
 	}
-	for _, f := range x.Findings {
+	for _, f := range found {
 		if f.Severity != doctor.OK && f.Severity != doctor.Skip && slices.Contains(aboutRelays, f.Check) {
 			one.Wrong = append(one.Wrong, q.h.guided(d, f))
 		}

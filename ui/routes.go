@@ -39,7 +39,6 @@ func table() (list []served) {
 	}
 	add("GET", "/{$}", View, overview)
 	add("GET", "/db/{db}", View, overviewOne)
-	add("GET", "/chain", View, chain)
 	add("GET", "/topics", View, topics)
 	add("GET", "/keys", View, blockedKeys)
 	add("GET", "/failures", View, failures)

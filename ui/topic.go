@@ -172,13 +172,13 @@ func partitionsOf(t reads.Topic) (list []topicPartition) {
 
 func viewOf(r reads.Reader, topic string, in doctor.KafkaTopic) readerView {
 	v := readerView{DB: r.DB.Name, Consumer: r.Consumer, Groups: r.Groups()}
-	x := reads.Examination{Ends: map[reads.Partition]int64{}}
+	ends := map[reads.Partition]int64{}
 	for _, p := range in.Partitions {
 		if p.End >= 0 {
-			x.Ends[reads.Partition{Topic: topic, Partition: int32(p.Partition)}] = p.End
+			ends[reads.Partition{Topic: topic, Partition: int32(p.Partition)}] = p.End
 		}
 	}
-	for _, p := range partitionsIn(r.DB, r.ConsumerDiagnosis, x) {
+	for _, p := range partitionsIn(r.DB, r.ConsumerDiagnosis, ends) {
 		if p.Topic != topic {
 			continue
 		}

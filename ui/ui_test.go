@@ -242,9 +242,9 @@ func TestOverview(t *testing.T) {
 	db.Exec(t, `insert into outbox_paused_topic (topic, paused_by, reason)
 		values ('refunds', 'ann', 'a <broken> consumer')`)
 	page := s.examined()
-	wants(t, page, "Something is wrong.", "Backlog 1 234 events", "Oldest 10 min", "Refused 1 event",
-		"1 key", "1 topic paused", "Events wait and no relay runs.", "refunds (ann: a <broken> consumer), 0 events",
-		"relay run", "night <b>shift</b> operate", "Halted 0 partitions")
+	wants(t, page, "Something is wrong.", "Outbox 1 234 events waiting", "the oldest waits 10 min",
+		"Refused 1 event 1 key blocked", "1 topic paused", "Events wait and no relay runs.", "refunds (ann: a <broken> consumer), 0 events",
+		"relay run", "night <b>shift</b> operate")
 	if !strings.Contains(page, "/docs/runbooks/relay.md#effectoncerelayabsent") ||
 		!strings.Contains(page, "/docs/runbooks/relay.md#effectoncetopicpaused") {
 		t.Errorf("a runbook is missing:\n%s", page)
@@ -252,19 +252,22 @@ func TestOverview(t *testing.T) {
 	lacks(t, page, "<broken>")
 }
 
-// TestChainNamesTheFirst: of several that stand, the first on the way is named.
+// TestChainNamesTheFirst: of several steps that need a look, the first on the way is marked.
 func TestChainNamesTheFirst(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	s := serve(t, ui.Config{}, of("orders", db))
-	if page := s.get("/chain"); strings.Contains(page, "step fail") {
-		t.Errorf("an empty outbox stands:\n%s", page)
-	}
+	page := s.examined()
+	lacks(t, page, `class="step warn`, `class="step fail`)
 	park(t, db, "k", "{}")
 	db.Exec(t, `insert into outbox_paused_topic (topic, paused_by, reason) values ('refunds', 'ann', 'r')`)
-	page := s.get("/chain")
-	wants(t, page, "Held stands 0 events wait 1 topic paused by a person", "Refused 1 events wait")
-	if n := strings.Count(page, "step fail first"); n != 1 {
+	pgtest.Await(t, "the step leads to its finding", func() (bool, error) {
+		page = s.get("/")
+		return strings.Contains(page, `href="#card-orders-paused"`) && strings.Contains(page, `id="card-orders-paused"`),
+			nil
+	})
+	wants(t, page, "Held 0 events 1 topic paused", "Refused 1 event")
+	if n := strings.Count(page, `class="step warn first aside"`); n != 1 {
 		t.Errorf("%d are the first", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,10 +15,88 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/segmentio/kafka-go"
 
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
+
+// TestVerdict: movement decides. What stands, or is not known, is never called well.
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fails, warns, unsure int
+		stands, moves        bool
+		severity, says       string
+	}{
+		{0, 0, 0, false, false, well, "Nothing waits."},
+		{0, 0, 0, false, true, well, "Everything moves."},
+		{0, 2, 0, false, true, look, "It works."},
+		{0, 0, 0, true, true, look, "Something stands."},
+		{0, 1, 0, true, false, look, "Something stands."},
+		{0, 1, 1, true, true, unknown, "Not everything is known."},
+		{1, 1, 1, true, true, bad, "Something is wrong."},
+	} {
+		severity, says := verdict(c.fails, c.warns, c.unsure, c.stands, c.moves)
+		if severity != c.severity || says != c.says {
+			t.Errorf("%+v: %s, %s", c, severity, says)
+		}
+	}
+}
+
+// TestMovement: what waits and has not moved for 15 seconds stands; without a second look that is not known.
+func TestMovement(t *testing.T) {
+	t.Parallel()
+	consumer := inboxoperator.ConsumerDiagnosis{}
+	consumer.Consumer = "ledger"
+	consumer.Partitions = []inboxoperator.PartitionState{{Topic: "t"}}
+	h := &Handler{cfg: Config{Kafka: &kafka.Client{}}}
+	for name, c := range map[string]struct {
+		sample  relay.Sample
+		flow    reads.Flow
+		in      float64
+		why     string
+		says    string
+		unknown int
+	}{
+		"all is decided":       {flow: reads.Flow{Decided: 3}, in: 3, says: "Everything moves."},
+		"nothing comes":        {says: "Nothing waits."},
+		"the first look":       {flow: reads.Flow{Waiting: 3, Decided: -1}, in: -1, says: "Not everything is known.", unknown: 1},
+		"a consumer stands":    {flow: reads.Flow{Waiting: 3, Stands: 16 * time.Second}, in: 3, says: "Something stands."},
+		"it has stood shortly": {flow: reads.Flow{Waiting: 3, Stands: 14 * time.Second}, in: 3, says: "Everything moves."},
+		"an old event": {
+			sample: relay.Sample{Backlog: 1, Members: 1, Oldest: 16 * time.Second}, in: 3, says: "Something stands.",
+		},
+		"Kafka was not asked": {flow: reads.Flow{Waiting: -1}, in: 3, says: "Not everything is known.", unknown: 1},
+		"the look hangs":      {in: 3, why: "It has not answered.", says: "Not everything is known.", unknown: 2},
+	} {
+		st := reads.State{Outbox: &c.sample, HasInbox: true, Inbox: []inboxoperator.ConsumerDiagnosis{consumer}}
+		m := reads.Movement{State: st, Flows: map[string]reads.Flow{"ledger": c.flow}}
+		m.Now.Of[reads.In], m.Now.Of[reads.Waiting] = c.in, float64(c.flow.Waiting)
+		m.Now.Of[reads.Decided], m.Now.Of[reads.Out] = c.flow.Decided, -1
+		one := overviewDatabase{Steps: h.stepsOf(&reads.Database{}, st, m, c.why)}
+		one.moves(st, m)
+		if _, says := verdict(0, 0, len(one.Unknown), one.Stands, one.Moves || one.Waits); says != c.says ||
+			len(one.Unknown) != c.unknown {
+			t.Errorf("%s: %s, not known: %q", name, says, one.Unknown)
+		}
+	}
+}
+
+// TestSaid: what is in backticks is code, and nothing is markup.
+func TestSaid(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]template.HTML{
+		"run `relay run`, <b>then</b> `relay status`": "run <code>relay run</code>, &lt;b&gt;then&lt;/b&gt; <code>relay status</code>",
+		"one ` alone": "one ` alone",
+	} {
+		if got := said(text); got != want {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+}
 
 // TestJudge: only what Postgres has answered is certain.
 func TestJudge(t *testing.T) {

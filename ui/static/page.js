@@ -3,9 +3,14 @@
 "use strict";
 (() => {
   const short = new Intl.DateTimeFormat(undefined, {dateStyle: "medium", timeStyle: "medium"});
+  const clock = new Intl.DateTimeFormat(undefined, {timeStyle: "short"});
 
   const local = (root) => {
-    for (const t of root.querySelectorAll("time:not(.ago)")) {
+    for (const t of root.querySelectorAll("time.clock")) {
+      const at = new Date(t.dateTime);
+      if (!isNaN(at)) t.textContent = clock.format(at);
+    }
+    for (const t of root.querySelectorAll("time:not(.ago):not(.clock)")) {
       const at = new Date(t.dateTime);
       if (!isNaN(at)) t.textContent = short.format(at);
     }

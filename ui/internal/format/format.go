@@ -81,6 +81,9 @@ func ISO(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // UTC formats a time for people.
 func UTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
+// Clock formats the time of a day for people.
+func Clock(t time.Time) string { return t.UTC().Format("15:04 UTC") }
+
 // Size formats a number of bytes; -1 is a tombstone.
 func Size(n int) string {
 	switch {

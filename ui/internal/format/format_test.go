@@ -29,15 +29,20 @@ func TestDiff(t *testing.T) {
 
 func TestPlot(t *testing.T) {
 	t.Parallel()
-	at := time.Now()
-	var p Plot
-	p.Add(at.Add(-time.Hour), 0)
-	p.Add(at.Add(-time.Minute), -1) // not known: not drawn
-	p.Add(at, 10)
-	if got := p.Line(); got != "0.0,26.0 120.0,2.0" {
-		t.Error(got)
+	now := time.Now()
+	values := []float64{2, -1, 10, 4}
+	p := NewPlot("Throughput", "/s", now.Add(-20*time.Minute), now, Hour)
+	p.Add("in", len(values), func(i int) (time.Time, float64) {
+		return now.Add(time.Duration(i-len(values)+1) * time.Second), values[i]
+	})
+	p.Add("decided", 1, func(int) (time.Time, float64) { return now, -1 })
+	if len(p.Lines) != 1 || p.From != now.Add(-20*time.Minute) {
+		t.Fatalf("%d lines from %v", len(p.Lines), p.From)
 	}
-	if got := p.Area(); got != "0.0,28 0.0,26.0 120.0,2.0 120,28" {
-		t.Error(got)
+	if got := p.Points(p.Lines[0]); got != "597.5,3.0" {
+		t.Error("the highest of a slot is drawn:", got)
+	}
+	if s := p.Slots(); len(s) != 1 || s[0].X != 595 || s[0].Says != "0 ms ago: in 10/s" {
+		t.Errorf("%+v", s)
 	}
 }

@@ -43,7 +43,8 @@ type Database struct {
 	cfg Config
 
 	State     *Shared[State]
-	Findings  *Shared[Examination]
+	Moves     *Shared[Movement]
+	Findings  *Shared[[]doctor.Finding]
 	Topics    *Shared[[]operator.Topic]
 	Keys      map[string]*Shared[[]admin.BlockedKey] // by side
 	Audits    map[string]*Shared[[]admin.AuditEntry] // by side, and of idempotency keys
@@ -56,7 +57,7 @@ type Database struct {
 	Failures   map[string]*Shared[[]admin.Failure] // by side
 
 	mu      sync.Mutex
-	history []Point                   // the last hour, the newest last
+	past    past
 	details map[string]*Shared[Topic] // by topic, for topics that a viewer has opened
 }
 
@@ -68,28 +69,13 @@ type State struct {
 	MayChange bool                              // the role may change outbox or inbox
 	Keys      *keysoperator.Counts              // nil: no idempotency keys, or the role may not read them
 	MayKeys   bool                              // the role may change idempotency keys
-	Now       Point                             // the current figures
 	Denied    []string                          // the sides that the role may not read, each with the missing grant
-}
-
-// Examination is the result of the doctor.
-type Examination struct {
-	Findings []doctor.Finding
-	// Ends are the ends of the consumers' partitions, if Kafka answered.
-	Ends    map[Partition]int64
-	EndsErr error
-}
-
-// Partition is a partition of a topic.
-type Partition struct {
-	Topic     string
-	Partition int32
 }
 
 // examineEvery bounds the age of the doctor's findings, which cost some dozen statements. restoredEvery is the same for
 // the check that reads from Kafka.
 const (
-	examineEvery  = 15 * time.Second
+	examineEvery  = 10 * time.Second
 	restoredEvery = 10 * time.Minute
 )
 
@@ -100,9 +86,16 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 	}
 	one := &Database{At: d, cfg: cfg}
 	one.State = &Shared[State]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look, slots: most.Looks}
-	one.Findings = &Shared[Examination]{
-		every: max(examineEvery, cfg.Refresh), timeout: 3 * cfg.Timeout, slots: most.examinations,
-		read: one.examine,
+	one.Moves = &Shared[Movement]{every: cfg.Refresh, timeout: 2 * cfg.Timeout, read: one.move}
+	one.Findings = &Shared[[]doctor.Finding]{
+		every: max(examineEvery, cfg.Refresh), timeout: 2 * cfg.Timeout, slots: most.examinations,
+		read: func(ctx context.Context) ([]doctor.Finding, error) {
+			st, _, err := one.State.Get(ctx, cfg.Timeout)
+			if err != nil {
+				return nil, err
+			}
+			return doctor.Examine(ctx, one.Subject(!st.MayChange)), nil
+		},
 	}
 	one.Restored = &Shared[[]doctor.Finding]{
 		every: max(restoredEvery, cfg.Refresh), timeout: 2*cfg.Timeout + doctor.TailTimeout,
@@ -167,7 +160,7 @@ func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *Share
 
 // all returns the reads of what a change may change.
 func (d *Database) all() []read {
-	list := []read{d.Findings, d.State, d.Topics, d.Operations, d.Scheduled, d.Archive, d.Relays}
+	list := []read{d.Findings, d.Moves, d.State, d.Topics, d.Operations, d.Scheduled, d.Archive, d.Relays}
 	for _, where := range Sides {
 		list = append(list, d.Keys[where], d.Failures[where])
 	}
@@ -259,7 +252,6 @@ func (d *Database) look(ctx context.Context) (st State, err error) {
 		return State{}, err
 	}
 	st.MayChange = mayOut || mayIn
-	st.Now = d.remember(st)
 	return st, nil
 }
 
@@ -310,32 +302,6 @@ func (d *Database) Subject(readsOnly bool) doctor.Subject {
 		s.Kafka = client{d.cfg.Kafka}
 	}
 	return s
-}
-
-// examine runs the doctor, and asks Kafka for the ends of the partitions.
-func (d *Database) examine(ctx context.Context) (Examination, error) {
-	st, _, err := d.State.Get(ctx, d.State.timeout)
-	if err != nil {
-		return Examination{}, err
-	}
-	subject := d.Subject(!st.MayChange)
-	x := Examination{Findings: doctor.Examine(ctx, subject)}
-	if d.cfg.Kafka == nil {
-		return x, nil
-	}
-	x.Ends = map[Partition]int64{}
-	var partitions []inboxoperator.PartitionState
-	for _, c := range st.Inbox {
-		partitions = append(partitions, c.Partitions...)
-	}
-	var ends []int64
-	ends, x.EndsErr = doctor.Ends(ctx, subject.Kafka, partitions)
-	for i, p := range partitions {
-		if ends[i] >= 0 {
-			x.Ends[Partition{p.Topic, p.Partition}] = ends[i]
-		}
-	}
-	return x, nil
 }
 
 // readArchive reads the days, for viewers without a Scope.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -135,19 +136,86 @@ func TestSharedSlots(t *testing.T) {
 // tells nothing.
 func TestRates(t *testing.T) {
 	t.Parallel()
+	var p past
 	at := time.Now()
-	of := func(id, backlog int64, later time.Duration) Point {
-		return pointOf(State{Outbox: &relay.Sample{LastID: id, Backlog: backlog}}, at.Add(later))
+	see := func(id, backlog int64, later time.Duration) Point {
+		m := Movement{State: State{Outbox: &relay.Sample{LastID: id, Backlog: backlog}}}
+		p.see(&m, at.Add(later))
+		return m.Now
 	}
-	p := of(200, 30, 10*time.Second)
-	p.since(of(100, 10, 0))
-	if p.In != 10 || p.Out != 8 {
-		t.Errorf("in %v, out %v", p.In, p.Out)
+	if now := see(100, 10, 0); now.Of[In] != -1 || now.Of[Out] != -1 {
+		t.Errorf("of the first look: %v", now)
 	}
-	p = of(300, relay.SampleLimit, 20*time.Second)
-	p.since(of(200, 30, 10*time.Second))
-	if p.In != 10 || p.Out != -1 {
-		t.Errorf("in %v, out %v of a count that ends at its limit", p.In, p.Out)
+	if now := see(200, 30, 10*time.Second); now.Of[In] != 10 || now.Of[Out] != 8 {
+		t.Errorf("%v", now)
+	}
+	if now := see(400, relay.SampleLimit, 20*time.Second); now.Of[In] != 15 || now.Of[Out] != -1 {
+		t.Errorf("of a count that ends at its limit: %v", now)
+	}
+}
+
+// TestFlow: a consumer stands as long as records of one of its partitions wait and none of them is decided, whatever the
+// others do; what is not known of one partition is not known of all.
+func TestFlow(t *testing.T) {
+	t.Parallel()
+	var p past
+	at := time.Now()
+	see := func(later time.Duration, from, end [2]int64) Flow {
+		c := inboxoperator.ConsumerDiagnosis{}
+		c.Consumer = "ledger"
+		m := Movement{Ends: map[Partition]int64{}}
+		for i := range from {
+			c.Partitions = append(c.Partitions, inboxoperator.PartitionState{Topic: "t", Partition: int32(i), From: from[i]})
+			if end[i] >= 0 {
+				m.Ends[Partition{"t", int32(i)}] = end[i]
+			}
+		}
+		m.State = State{HasInbox: true, Inbox: []inboxoperator.ConsumerDiagnosis{c}}
+		p.see(&m, at.Add(later))
+		return m.Flows["ledger"]
+	}
+	for _, step := range []struct {
+		after time.Duration
+		from  [2]int64
+		end   [2]int64
+		want  Flow
+	}{
+		{0, [2]int64{5, 5}, [2]int64{5, 5}, Flow{Decided: -1}},
+		{10 * time.Second, [2]int64{5, 5}, [2]int64{9, 25}, Flow{Waiting: 24, Decided: 0}},
+		{20 * time.Second, [2]int64{5, 15}, [2]int64{9, 35}, Flow{Waiting: 24, Decided: .5, Stands: 10 * time.Second}},
+		{30 * time.Second, [2]int64{9, 35}, [2]int64{9, 35}, Flow{Decided: 34. / 30}},
+		{40 * time.Second, [2]int64{9, 35}, [2]int64{9, -1}, Flow{Waiting: -1, Decided: 34. / 30}},
+	} {
+		if got := see(step.after, step.from, step.end); got != step.want {
+			t.Errorf("after %v: %+v, want %+v", step.after, got, step.want)
+		}
+	}
+}
+
+// TestPastIsKept: a day is kept, what is older than an hour in few points that have the highest figures.
+func TestPastIsKept(t *testing.T) {
+	t.Parallel()
+	var p past
+	at := time.Now()
+	for i := range 2 * 24 * 360 {
+		now := Point{At: at.Add(time.Duration(i) * SampleEvery)}
+		if i == 12000 {
+			now.Of[In] = 7
+		}
+		p.keep(now)
+	}
+	last := p.points[len(p.points)-1].At
+	recent, high := 0, 0
+	for _, one := range p.points {
+		if last.Sub(one.At) <= time.Hour {
+			recent++
+		}
+		if one.Of[In] == 7 {
+			high++
+		}
+	}
+	if age := last.Sub(p.points[0].At); recent != 361 || len(p.points) > 1100 || high != 1 || age < 23*time.Hour {
+		t.Errorf("%d points, %d of the last hour, %d are high, the first is %v old", len(p.points), recent, high, age)
 	}
 }
 
