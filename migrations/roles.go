@@ -21,11 +21,14 @@ var rolesInbox string
 //go:embed roles_idempotency.sql
 var rolesIdempotency string
 
+//go:embed roles_operator.sql
+var rolesOperator string
+
 var rolePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,40}$`)
 
 // PrintRoles writes the SQL of roles with the least privileges: <prefix>_append for producers, _relay for relays,
-// _inbox for workers, _inbox_maintainer for creating and dropping the inbox's days, and _idempotency for services that
-// answer requests. The roles cannot log in; grant them to users. The SQL needs the tables of the selected sets, and may
+// _inbox for workers, _inbox_maintainer for creating and dropping the inbox's days, _idempotency for services that answer
+// requests, and _operator for the pages and commands of operators. The roles cannot log in; grant them to users. The SQL needs the tables of the selected sets, and may
 // run again after each migration: it first revokes what the roles have in the schema. An empty prefix is
 // [DefaultRolePrefix]; use another one for a second outbox in the same server.
 func PrintRoles(to io.Writer, opt Options, prefix string) error {
@@ -49,6 +52,7 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 		fmt.Fprintf(w, "\nset search_path to %s;\n", p.quoted())
 	}
 	fmt.Fprintf(w, "set lock_timeout = %d;\n", p.lockTimeout.Milliseconds())
+	var operates []string
 	for _, set := range p.sets() {
 		var names []string
 		text := ""
@@ -56,7 +60,7 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 		case Outbox:
 			names, text = []string{"append", "relay"}, rolesOutbox
 		case Inbox:
-			names, text = []string{"inbox", "inbox_maintainer"}, rolesInbox
+			names, text = []string{"inbox_maintainer", "inbox"}, rolesInbox
 		case Idempotency:
 			names, text = []string{"idempotency"}, rolesIdempotency
 		default:
@@ -64,7 +68,10 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 		}
 		fmt.Fprint(w, strings.NewReplacer("{role}", prefix, "{names}", "'"+strings.Join(names, "', '")+"'").Replace(
 			rolesBegin+text))
+		operates = append(operates, "'"+prefix+"_"+names[len(names)-1]+"'")
 	}
+	fmt.Fprint(w, strings.NewReplacer("{role}", prefix, "{names}", "'operator'", "{operates}",
+		strings.Join(operates, ", ")).Replace(rolesBegin+rolesOperator))
 	fmt.Fprintln(w, "\nreset lock_timeout;")
 	if p.schema != "" {
 		fmt.Fprintln(w, "reset search_path;")

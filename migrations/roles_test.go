@@ -17,6 +17,7 @@ func TestPrintRoles(t *testing.T) {
 	for _, want := range []string{
 		`set search_path to "app"`, "to effectonce_append;", "to effectonce_relay;",
 		"to effectonce_inbox;", "to effectonce_inbox_maintainer;", "to effectonce_idempotency;", "reset search_path",
+		"array['effectonce_relay', 'effectonce_inbox', 'effectonce_idempotency']", "to effectonce_operator;",
 	} {
 		if !strings.Contains(all.String(), want) {
 			t.Errorf("no %s in\n%s", want, all.String())
@@ -30,7 +31,7 @@ func TestPrintRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := outbox.String(); strings.Contains(text, "inbox") || strings.Contains(text, "effectonce_relay") ||
-		strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") {
+		strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") || !strings.Contains(text, "array['shop_relay']") {
 		t.Error(text)
 	}
 	for _, prefix := range []string{"A", "1a", "a-b", `a"`, strings.Repeat("a", 42)} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -40,7 +41,8 @@ type pages struct {
 	cfg        ui.Config
 	listener   net.Listener
 	closeKafka func()
-	sleeps     bool // the outboxes may sleep: they are read only while a page is open
+	users      string // the file of users; empty: none
+	sleeps     bool   // the outboxes may sleep: they are read only while a page is open
 
 	current atomic.Pointer[ui.Handler] // nil: no outbox is known yet
 	shown   []namedOutbox
@@ -54,7 +56,7 @@ func (c pageFlags) open(p *program, prefix string, conn *kafkaconn.Conn) (*pages
 		return nil, err
 	}
 	g := &pages{
-		log: p.log, flags: "--" + prefix, closeKafka: func() {},
+		log: p.log, flags: "--" + prefix, closeKafka: func() {}, users: c.Users,
 		cfg: ui.Config{Authorize: authorize, Prefix: c.Prefix, TraceURL: c.TraceURL},
 	}
 	if g.listener, err = process.Listen(c.Listen); err != nil {
@@ -73,7 +75,7 @@ func (g *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r)
 		return
 	}
-	http.Error(w, "no outbox is known yet", http.StatusServiceUnavailable)
+	http.Error(w, errNoOutbox.Error(), http.StatusServiceUnavailable)
 }
 
 // serve serves until ctx ends. A nil pages serves nothing.
@@ -81,8 +83,28 @@ func (g *pages) serve(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
-	return process.Serve(ctx, g.listener, g)
+	mux := http.NewServeMux()
+	mux.Handle("/", g)
+	health := process.Health{Ready: g.ready}.Handler() // without a login
+	mux.Handle("GET /healthz", health)
+	mux.Handle("GET /readyz", health)
+	return process.Serve(ctx, g.listener, mux)
 }
+
+// ready tells whether people can look at pages. They show databases that are away, too.
+func (g *pages) ready(context.Context) error {
+	if g.current.Load() == nil {
+		return errNoOutbox
+	}
+	if g.users != "" {
+		if _, err := readUsers(g.users); err != nil {
+			return errors.New("the file of users cannot be read: see it on the server")
+		}
+	}
+	return nil
+}
+
+var errNoOutbox = errors.New("no outbox is known yet")
 
 // close ends everything that show and open have started.
 func (g *pages) close() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -51,7 +52,7 @@ func openHardened(t *testing.T) *hardenedDB {
 	} {
 		h.Exec(t, sql)
 	}
-	names := []string{"append", "relay", "inbox", "inbox_maintainer", "idempotency"}
+	names := []string{"operator", "append", "relay", "inbox", "inbox_maintainer", "idempotency"}
 	h.dropAtEnd(t, names...)
 	for range 2 { // a second run changes nothing
 		h.grant(t)
@@ -138,7 +139,7 @@ func TestRolesByOwner(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	h := &hardenedDB{db, fmt.Sprintf("o%d", time.Now().UnixNano())}
-	h.dropAtEnd(t, "append", "relay", "inbox", "inbox_maintainer", "idempotency", "owner")
+	h.dropAtEnd(t, "operator", "append", "relay", "inbox", "inbox_maintainer", "idempotency", "owner")
 	owner := h.user("owner")
 	h.Exec(t, "create role "+owner+" login createrole")
 	h.Exec(t, "do $$ begin execute format('grant create on database %I to "+owner+"', current_database()); end $$")
@@ -172,6 +173,34 @@ func TestRolesByOwner(t *testing.T) {
 	}
 	if code, _, stderr := command(t, env, "inbox", "maintain"); code != codeOK {
 		t.Errorf("maintain by the owner: exit code %d: %s", code, stderr)
+	}
+}
+
+// TestRoleOperator: the prescribed role for the pages reads all of them, sees other roles' sessions, and may change.
+func TestRoleOperator(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	env := settings(h.DB).with("RELAY_DATABASE_URL", h.url(t, h.user("operator")), "USER", "ann")
+	delete(env, "RELAY_KAFKA_BROKERS")
+	i := serveUI(t, env)
+	as := func(*http.Request) {}
+	page := i.awaitShown("/doctor", "inbox grants", as)
+	for _, no := range []string{"Not looked at: ", "may not be read", "of other roles in this database are hidden", "lacks"} {
+		if strings.Contains(page, no) {
+			t.Errorf("the page says %q:\n%s", no, page)
+		}
+	}
+	form := url.Values{"topic": {"orders"}, "reason": {"late"}}
+	db := strings.TrimPrefix(must(url.Parse(h.URL)).Path, "/")
+	if status, page := i.request(http.MethodPost, "/db/"+db+"/topics/pause", form, as); status != http.StatusOK {
+		t.Errorf("%d %s", status, page)
+	}
+	for _, path := range []string{"/", "/keys", "/failures", "/consumers", "/relays", "/audit", "/idempotency",
+		"/search?text=pay-1", "/scheduled", "/archive", "/topics"} {
+		if status, page := i.request(http.MethodGet, path, nil, as); status != http.StatusOK ||
+			strings.Contains(page, "Not looked at: ") || strings.Contains(page, "lets this page only read") {
+			t.Errorf("%s: %d %s", path, status, page)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ type uiCommand struct {
 // Help is the longer text of --help.
 func (*uiCommand) Help() string {
 	return `Web pages that show problems, what they mean, and the actions that resolve them. They connect as the role of --database-url and can do what
-that role may do: with a role that only reads they only show. Without --kafka-brokers the lag of consumers is not shown.
+that role may do: effectonce_operator of relay migrate --roles, or one that only reads. Without --kafka-brokers the lag of consumers is not shown.
 
 Without --users and --proxy-header they are served to this machine only, and everyone on it may operate, under the name of the user of
 this process. Passwords need TLS: put a proxy in front.`

@@ -93,7 +93,7 @@ func TestUI(t *testing.T) {
 	delete(env, "RELAY_KAFKA_BROKERS")
 	i := serveUI(t, env, "--prefix=/ops")
 	as := func(*http.Request) {}
-	if page := i.awaitShown("/ops/", "Backlog", as); !strings.Contains(page, "ann") {
+	if page := i.awaitShown("/ops/", "3</b> events waiting", as); !strings.Contains(page, "ann") {
 		t.Error(page)
 	}
 	name := strings.TrimPrefix(must(url.Parse(db.URL)).Path, "/")
@@ -105,9 +105,15 @@ func TestUI(t *testing.T) {
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit where operator = 'ann'`); n != 1 {
 		t.Errorf("the audit has %d rows of the pause", n)
 	}
+	for _, path := range []string{"/healthz", "/readyz"} { // without a login
+		if status, text := i.request(http.MethodGet, path, nil, func(r *http.Request) { r.Host = "10.0.0.7" }); status !=
+			http.StatusOK {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
 	// A page of another site whose name resolves to this machine's address.
 	status, page = i.request(http.MethodGet, "/ops/", nil, func(r *http.Request) { r.Host = "evil.example" })
-	if status != http.StatusForbidden || strings.Contains(page, "Backlog") {
+	if status != http.StatusForbidden || strings.Contains(page, "Outbox") {
 		t.Errorf("under another name: %d %s", status, page)
 	}
 }

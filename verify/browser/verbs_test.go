@@ -201,7 +201,7 @@ func TestVerbs(t *testing.T) {
 		}
 	}
 	single := []string{"/db/orders/outbox/events", "/db/ledger/inbox/events"} // before the verbs for many of them
-	for address := range c.walk(r, 2, single...) {
+	for address := range c.walk(r, 4, single...) {
 		for status, before := http.StatusOK, -1; status == http.StatusOK && before < len(c.clicked); {
 			before = len(c.clicked)
 			if c.follow(address); before < len(c.clicked) {

@@ -20,7 +20,7 @@ var users = []struct{ role, name, rights string }{
 	{Producer, "role_producer", "effectonce_append"},
 	{Relay, "role_relay", "effectonce_relay"},
 	{Worker, "role_worker", "effectonce_inbox"},
-	{Operator, "role_operator", "effectonce_relay, effectonce_inbox"},
+	{Operator, "role_operator", "effectonce_operator"},
 	{Maintainer, "role_maintainer", "effectonce_inbox_maintainer"},
 	{"owner", "role_owner", ""},
 }
