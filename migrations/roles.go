@@ -27,10 +27,11 @@ var rolesOperator string
 var rolePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,40}$`)
 
 // PrintRoles writes the SQL of roles with the least privileges: <prefix>_append for producers, _relay for relays,
-// _inbox for workers, _inbox_maintainer for creating and dropping the inbox's days, _idempotency for services that answer
-// requests, and _operator for the pages and commands of operators. The roles cannot log in; grant them to users. The SQL needs the tables of the selected sets, and may
-// run again after each migration: it first revokes what the roles have in the schema. An empty prefix is
-// [DefaultRolePrefix]; use another one for a second outbox in the same server.
+// _inbox for workers, _inbox_maintainer for creating and dropping the inbox's days, _idempotency for services that
+// answer requests, and _operator for the pages and commands of operators. The roles cannot log in; grant them to users.
+// The SQL needs the tables of the selected sets, and may run again after each migration: it first revokes what the
+// roles have in the schema. An empty prefix is [DefaultRolePrefix]; use another one for a second outbox in the same
+// server.
 func PrintRoles(to io.Writer, opt Options, prefix string) error {
 	p, err := opt.plan(files)
 	if err != nil {

@@ -31,7 +31,8 @@ func TestPrintRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := outbox.String(); strings.Contains(text, "inbox") || strings.Contains(text, "effectonce_relay") ||
-		strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") || !strings.Contains(text, "array['shop_relay']") {
+		strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") ||
+		!strings.Contains(text, "array['shop_relay']") {
 		t.Error(text)
 	}
 	for _, prefix := range []string{"A", "1a", "a-b", `a"`, strings.Repeat("a", 42)} {

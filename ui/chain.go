@@ -64,8 +64,9 @@ func (h *Handler) outboxSteps(st reads.State, m reads.Movement, all map[string]f
 	outbox := step{
 		Name: "Outbox", Main: figure{Value: count(s.Backlog), Unit: format.Unit(s.Backlog, "event") + " waiting"},
 		Severity: well, Href: h.path("relays"), Flow: flow(m.Now.Of[reads.In], "in"),
-		Facts: []string{fmt.Sprintf("%s, %d of %d lanes", format.Plural(int64(s.Members), "relay"), s.Owned, len(s.Lanes))},
 	}
+	outbox.Facts = []string{fmt.Sprintf("%s, %d of %d lanes", format.Plural(int64(s.Members), "relay"), s.Owned,
+		len(s.Lanes))}
 	if s.Backlog > 0 {
 		outbox.Facts = append(outbox.Facts, "the oldest waits "+format.Dur(s.Oldest))
 		outbox.worse(standing(s.Oldest))
@@ -221,7 +222,9 @@ func stageOf(check string) string {
 func join(steps []step, wrong []finding) {
 	place := func(f finding) int {
 		stage := stageOf(f.Check)
-		return slices.IndexFunc(steps, func(s step) bool { return s.Name == stage || stage == effectsOf && strings.HasPrefix(s.Name, stage) })
+		return slices.IndexFunc(steps, func(s step) bool {
+			return s.Name == stage || stage == effectsOf && strings.HasPrefix(s.Name, stage)
+		})
 	}
 	slices.SortStableFunc(wrong, func(a, b finding) int {
 		if a.Severity != b.Severity {

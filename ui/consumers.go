@@ -106,7 +106,9 @@ func commandFor(d *reads.Database, c inboxoperator.ConsumerDiagnosis, v verbs.Of
 	return reads.CommandOf(d, v, "--consumer="+c.Consumer)
 }
 
-func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map[reads.Partition]int64) (list []partitionView) {
+func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map[reads.Partition]int64) (
+	list []partitionView,
+) {
 	for _, p := range c.Partitions {
 		v := partitionView{PartitionState: p, End: -1, Lag: -1}
 		at := verbs.OfPartition{Topic: p.Topic, Partition: p.Partition}

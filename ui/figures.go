@@ -49,7 +49,8 @@ func over(n int64, severity string) string {
 
 // columns are the figures of the table of many databases, in its order.
 var columns = []string{
-	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Waiting", "Decided", "Halted", "Failed", "Quarantined", "Slot",
+	"Backlog", "Oldest", "In", "Out", "Held", "Refused", "Waiting", "Decided", "Halted", "Failed", "Quarantined",
+	"Slot",
 }
 
 // figuresOf returns the figures of a database by name. It lacks those of a side that the database has not.

@@ -64,8 +64,8 @@ func TestIdempotencyKeys(t *testing.T) {
 	db := pgtest.New(t, migrations.Idempotency)
 	g := givenUp(t, db, "happened", "did-not", "again", "again-too")
 	s := serve(t, ui.Config{}, of("shop", db))
-	wants(t, s.examined(), "4 operations may or may not have happened, and recovery gave up", "Idempotency keys 4 stuck",
-		"relay keys stuck")
+	wants(t, s.examined(), "4 operations may or may not have happened, and recovery gave up",
+		"Idempotency keys 4 stuck", "relay keys stuck")
 	page := s.get("/idempotency")
 	wants(t, page, "payment.create acme happened charge bank_happened PROVIDER_REQUEST_SENT 1",
 		"relay keys free --schema="+db.Schema+" --tenant=acme --operation=payment.create --key=did-not --sure --reason",

@@ -35,7 +35,8 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 	funcs := template.FuncMap{
 		"path": func(parts ...any) string { return h.path(parts...) }, "query": format.QueryString, "b64": format.B64,
 		"num": format.Num, "rate": format.Rate, "dur": format.Dur, "since": format.Since, "iso": format.ISO,
-		"utc": format.UTC, "clock": format.Clock, "said": said, "navigation": h.navigation, "bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
+		"utc": format.UTC, "clock": format.Clock, "said": said, "navigation": h.navigation,
+		"bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
 		"bytes64": func(n int64) string { return format.Size(int(n)) },
 		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
 		"seconds": func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },

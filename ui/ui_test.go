@@ -243,8 +243,8 @@ func TestOverview(t *testing.T) {
 		values ('refunds', 'ann', 'a <broken> consumer')`)
 	page := s.examined()
 	wants(t, page, "Something is wrong.", "Outbox 1 234 events waiting", "the oldest waits 10 min",
-		"Refused 1 event 1 key blocked", "1 topic paused", "Events wait and no relay runs.", "refunds (ann: a <broken> consumer), 0 events",
-		"relay run", "night <b>shift</b> operate")
+		"Refused 1 event 1 key blocked", "1 topic paused", "Events wait and no relay runs.",
+		"refunds (ann: a <broken> consumer), 0 events", "relay run", "night <b>shift</b> operate")
 	if !strings.Contains(page, "/docs/runbooks/relay.md#effectoncerelayabsent") ||
 		!strings.Contains(page, "/docs/runbooks/relay.md#effectoncetopicpaused") {
 		t.Errorf("a runbook is missing:\n%s", page)

@@ -61,11 +61,17 @@ func TestMovement(t *testing.T) {
 		says    string
 		unknown int
 	}{
-		"all is decided":       {flow: reads.Flow{Decided: 3}, in: 3, says: "Everything moves."},
-		"nothing comes":        {says: "Nothing waits."},
-		"the first look":       {flow: reads.Flow{Waiting: 3, Decided: -1}, in: -1, says: "Not everything is known.", unknown: 1},
-		"a consumer stands":    {flow: reads.Flow{Waiting: 3, Stands: 16 * time.Second}, in: 3, says: "Something stands."},
-		"it has stood shortly": {flow: reads.Flow{Waiting: 3, Stands: 14 * time.Second}, in: 3, says: "Everything moves."},
+		"all is decided": {flow: reads.Flow{Decided: 3}, in: 3, says: "Everything moves."},
+		"nothing comes":  {says: "Nothing waits."},
+		"the first look": {
+			flow: reads.Flow{Waiting: 3, Decided: -1}, in: -1, says: "Not everything is known.", unknown: 1,
+		},
+		"a consumer stands": {
+			flow: reads.Flow{Waiting: 3, Stands: 16 * time.Second}, in: 3, says: "Something stands.",
+		},
+		"it has stood shortly": {
+			flow: reads.Flow{Waiting: 3, Stands: 14 * time.Second}, in: 3, says: "Everything moves.",
+		},
 		"an old event": {
 			sample: relay.Sample{Backlog: 1, Members: 1, Oldest: 16 * time.Second}, in: 3, says: "Something stands.",
 		},
@@ -89,7 +95,7 @@ func TestMovement(t *testing.T) {
 func TestSaid(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]template.HTML{
-		"run `relay run`, <b>then</b> `relay status`": "run <code>relay run</code>, &lt;b&gt;then&lt;/b&gt; <code>relay status</code>",
+		"run `relay run`, <b>then</b>": "run <code>relay run</code>, &lt;b&gt;then&lt;/b&gt;",
 		"one ` alone": "one ` alone",
 	} {
 		if got := said(text); got != want {

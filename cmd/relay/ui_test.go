@@ -106,8 +106,8 @@ func TestUI(t *testing.T) {
 		t.Errorf("the audit has %d rows of the pause", n)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} { // without a login
-		if status, text := i.request(http.MethodGet, path, nil, func(r *http.Request) { r.Host = "10.0.0.7" }); status !=
-			http.StatusOK {
+		probe := func(r *http.Request) { r.Host = "10.0.0.7" }
+		if status, text := i.request(http.MethodGet, path, nil, probe); status != http.StatusOK {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
 	}

@@ -32,7 +32,7 @@ type Flow struct {
 	Waiting int64         // records; -1: not known
 	Decided float64       // records a second; -1: not known
 	Last    time.Time     // when an effect was last committed; zero: not known
-	Stands  time.Duration // how long records of a partition have waited there and none was decided, since the first look
+	Stands  time.Duration // how long looks have seen records of a partition wait, and none of them decided
 }
 
 // SampleEvery is the distance of the points of the last hour. Older ones are olderEvery apart.
@@ -47,8 +47,8 @@ const ratesOver = 30 * time.Second
 // Kind is a kind of figure in a Point.
 type Kind int
 
-// The rates are per second. The rate of appends is the growth of the sequence of ids, rolled back transactions included;
-// that of publishing is the same minus the growth of what waits.
+// The rates are per second. The rate of appends is the growth of the sequence of ids, rolled back transactions
+// included; that of publishing is the same minus the growth of what waits.
 const (
 	In Kind = iota
 	Out

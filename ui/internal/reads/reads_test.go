@@ -154,8 +154,8 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestFlow: a consumer stands as long as records of one of its partitions wait and none of them is decided, whatever the
-// others do; what is not known of one partition is not known of all.
+// TestFlow: a consumer stands as long as records of one of its partitions wait and none of them is decided, whatever
+// the others do; what is not known of one partition is not known of all.
 func TestFlow(t *testing.T) {
 	t.Parallel()
 	var p past
@@ -165,7 +165,9 @@ func TestFlow(t *testing.T) {
 		c.Consumer = "ledger"
 		m := Movement{Ends: map[Partition]int64{}}
 		for i := range from {
-			c.Partitions = append(c.Partitions, inboxoperator.PartitionState{Topic: "t", Partition: int32(i), From: from[i]})
+			c.Partitions = append(c.Partitions, inboxoperator.PartitionState{
+				Topic: "t", Partition: int32(i), From: from[i],
+			})
 			if end[i] >= 0 {
 				m.Ends[Partition{"t", int32(i)}] = end[i]
 			}
