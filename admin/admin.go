@@ -26,6 +26,16 @@ type AuditEntry struct {
 	Detail    json.RawMessage `json:"detail"`
 }
 
+// Acknowledgement says that a person knows of a finding of the doctor, and why it stays, until a time.
+type Acknowledgement struct {
+	Check string `json:"-"`
+	// Found is what the doctor had found; its digits do not count.
+	Found    string    `json:"-"`
+	Operator string    `json:"operator"`
+	Reason   string    `json:"reason"`
+	Until    time.Time `json:"until"`
+}
+
 // MostReason is how many bytes the reason of a change may have at most; the audit keeps it.
 const MostReason = 4096
 

@@ -67,8 +67,8 @@ func consumers(q *request) error {
 			ends = "Kafka says: " + m.EndsErr.Error()
 		}
 		one := consumersList{DB: d.Name, ReadOnly: !st.MayChange, Kafka: ends}
-		found, _, _ := d.Findings.Get(q.Context(), 0)
-		for _, f := range found {
+		x, _, _ := d.Findings.Get(q.Context(), 0)
+		for _, f := range x.Findings {
 			if f.Check == "inbox days" && (one.Days == nil || one.Days.Severity == doctor.OK) {
 				days := q.h.guided(d, f)
 				one.Days = &days

@@ -53,15 +53,15 @@ func doctorPage(q *request) error {
 // examined returns the doctor's findings, when it looked, and why that is not now. A request that finds none, or old
 // ones, waits a little. The finding about idempotency keys is as new as the state.
 func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Finding, at time.Time, unsure string) {
-	found, at, err := d.Findings.Get(q.Context(), 0)
+	x, at, err := d.Findings.Get(q.Context(), 0)
 	if _, old := errors.AsType[*reads.UnknownError](err); old {
-		found, at, err = d.Findings.Get(q.Context(), min(firstLook, q.left()))
+		x, at, err = d.Findings.Get(q.Context(), min(firstLook, q.left()))
 	}
 	if err != nil {
 		unsure = reads.Away(err)
 	}
 	restored, _, err := d.Restored.Get(q.Context(), 0)
-	list = slices.Concat(found, restored)
+	list = slices.Concat(x.Findings, restored)
 	if err != nil {
 		list = append(list, doctor.Finding{
 			Check: "restored", Severity: doctor.Skip, Found: "not looked at: " + reads.Away(err),
@@ -70,6 +70,7 @@ func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Fin
 	if st.Keys != nil {
 		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, nil))
 	}
+	doctor.Mark(list, x.Acknowledged)
 	return list, at, unsure
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/ui/internal/reads"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // Severities, as classes of the stylesheet.
@@ -20,6 +21,7 @@ const (
 type finding struct {
 	doctor.Finding
 	ID       string // of its card
+	Know     string // the command that acknowledges it
 	Runbook  string // a section of docs/runbooks; empty: none
 	Href, Do string // the page with the remedy, and its name
 }
@@ -63,6 +65,9 @@ func (h *Handler) guided(d *reads.Database, f doctor.Finding) finding {
 		g = guides[first]
 	}
 	to := finding{Finding: f, ID: cardID(d.Name, f.Check), Runbook: g.runbook(g.warned)}
+	if f.Severity == doctor.Warn {
+		to.Know = d.WithReason(reads.ArgsOf(verbs.Acknowledge{Check: f.Check, Found: f.Found, Days: 7})...)
+	}
 	if f.Severity == doctor.Fail {
 		to.Runbook = g.runbook(g.failed)
 	}

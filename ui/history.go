@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
@@ -35,7 +36,7 @@ func (q *request) pathOf(id uuid.UUID) []moment {
 
 func traceIn(ctx context.Context, d *reads.Database, h *Handler, scope *Scope, id uuid.UUID) (path []moment) {
 	unknown := func(err error) {
-		if err != nil && !reads.Absent(err) {
+		if err != nil && !pgerr.Absent(err) {
 			path = append(path, moment{What: "Not known", Where: d.Name, Detail: reads.Away(err)})
 		}
 	}

@@ -31,10 +31,15 @@ func operate(add func(path string, serve func(*request) error)) {
 		o, err := q.db.Idempotency(q.who.Name)
 		return o, nil, err
 	}
+	findings := func(q *request) (verbs.Acknowledger, []string, error) {
+		o, err := verbs.NewAcknowledger(q.db.Pool, q.db.Schema, q.who.Name)
+		return o, nil, err
+	}
 	topicPage := func(q *request) string { return q.h.path("topic", q.db.Name, q.PostForm.Get("topic")) }
 	to := func(page string) func(*request) string {
 		return func(q *request) string { return q.h.path(reads.Page) }
 	}
+	add(serving[verbs.Acknowledge](findings, func(q *request) string { return q.h.path() }, nil))
 	add(serving[verbs.PauseTopic](outbox, to("topics"), nil))
 	add(serving[verbs.ResumeTopic](outbox, to("topics"), nil))
 	add(serving[verbs.AcceptPartitions](outbox, topicPage, nil))

@@ -20,11 +20,13 @@ type overviewDatabase struct {
 	Figures  map[string]figure
 	Plots    []format.Plot
 	Wrong    []finding
+	Known    []finding // acknowledged
 	Fine     []finding
 	Examined time.Time // of the findings; zero: the doctor has not finished
 	Unsure   string    // why the findings are not those of now
 	Unknown  []string  // what is not known of it
 	ReadOnly bool
+	MayKnow  bool // findings can be acknowledged here
 	Waits    bool // something waits, and moves
 	Moves    bool // something came in, went out or was decided
 	Stands   bool // something waits, and does not move
@@ -140,14 +142,17 @@ func (q *request) overviewOf(d *reads.Database, day bool) overviewDatabase {
 	}
 	for _, f := range list {
 		g := q.h.guided(d, f)
-		switch f.Severity {
-		case doctor.OK:
+		switch {
+		case f.Acknowledged != nil:
+			one.Known = append(one.Known, g)
+		case f.Severity == doctor.OK:
 			one.Fine = append(one.Fine, g)
-		case doctor.Skip: // the doctor's page has them
+		case f.Severity == doctor.Skip: // the doctor's page has them
 		default:
 			one.Wrong = append(one.Wrong, g)
 		}
 	}
+	one.MayKnow = st.MayChange
 	one.moves(st, m)
 	join(one.Steps, one.Wrong)
 	return one

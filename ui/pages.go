@@ -37,10 +37,11 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 		"num": format.Num, "rate": format.Rate, "dur": format.Dur, "since": format.Since, "iso": format.ISO,
 		"utc": format.UTC, "clock": format.Clock, "said": said, "navigation": h.navigation,
 		"bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
-		"bytes64": func(n int64) string { return format.Size(int(n)) },
-		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
-		"seconds": func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },
-		"failed":  func(f doctor.Finding) bool { return f.Severity == doctor.Fail },
+		"plural64": func(n int, what string) string { return format.Plural(int64(n), what) },
+		"bytes64":  func(n int64) string { return format.Size(int(n)) },
+		"runbook":  func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
+		"seconds":  func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },
+		"failed":   func(f doctor.Finding) bool { return f.Severity == doctor.Fail },
 	}
 	base, err := template.New("").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
@@ -86,7 +87,8 @@ func (h *Handler) navigation() []group {
 	to := func(id, name string) pageOf { return pageOf{id, name, h.path(id)} }
 	return []group{
 		{"Now", []pageOf{
-			{"overview", "Overview", h.path()}, to("doctor", "Doctor"), to("relays", "Relays"),
+			{"overview", "Overview", h.path()},
+			to("doctor", "Doctor"), to("relays", "Relays"),
 			to("consumers", "Consumers"),
 		}},
 		{"To decide", []pageOf{

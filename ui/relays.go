@@ -121,11 +121,11 @@ func (q *request) fillRelays(one *relaysList, d *reads.Database) {
 	for _, r := range read.List {
 		one.Relays = append(one.Relays, relayView{r})
 	}
-	found, _, err := d.Findings.Get(q.Context(), 0)
+	x, _, err := d.Findings.Get(q.Context(), 0)
 	if err != nil {
 		one.Unsure = reads.Away(err)
 	}
-	for _, f := range found {
+	for _, f := range x.Findings {
 		if f.Severity != doctor.OK && f.Severity != doctor.Skip && slices.Contains(aboutRelays, f.Check) {
 			one.Wrong = append(one.Wrong, q.h.guided(d, f))
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
 
@@ -59,7 +60,7 @@ func search(q *request) error {
 func searchIn(ctx context.Context, d *reads.Database, h *Handler, scope *Scope, text string) searchList {
 	l := searchList{DB: d.Name, Command: d.Command("find", "--text="+text)}
 	fail := func(err error) bool {
-		if err != nil && !reads.Absent(err) {
+		if err != nil && !pgerr.Absent(err) {
 			l.Away = strings.TrimSpace(l.Away + " " + reads.Away(err))
 		}
 		return err != nil

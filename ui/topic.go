@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
 	"github.com/effectonce/effectonce/ui/internal/reads"
@@ -100,7 +101,7 @@ func (q *request) fillTopic(p *topicPage, name string) error {
 	known, _, err := q.db.Topics.Get(q.Context(), q.h.cfg.Timeout)
 	switch {
 	case len(readers) > 0, slices.ContainsFunc(known, func(t operator.Topic) bool { return t.Topic == name }):
-	case err != nil && !reads.Absent(err):
+	case err != nil && !pgerr.Absent(err):
 		p.Away = reads.Away(err)
 		return nil
 	case len(unread) > 0: // a consumer of these may know it

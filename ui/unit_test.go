@@ -96,7 +96,7 @@ func TestSaid(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]template.HTML{
 		"run `relay run`, <b>then</b>": "run <code>relay run</code>, &lt;b&gt;then&lt;/b&gt;",
-		"one ` alone": "one ` alone",
+		"one ` alone":                  "one ` alone",
 	} {
 		if got := said(text); got != want {
 			t.Errorf("%q: %s", text, got)

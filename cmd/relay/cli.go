@@ -49,6 +49,7 @@ type cli struct {
 	Status statusCommand             `cmd:"" group:"Look:" help:"Show the backlog, who owns which lanes, and what waits per topic; of several outboxes, a line for each."`
 	Lanes  lanesCommand              `cmd:"" group:"Look:" help:"Show every lane: owner, lease, what is under way, held and parked."`
 	Doctor doctorCommand             `cmd:"" group:"Look:" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
+	Known  acknowledgeCommand        `cmd:"" name:"acknowledge" group:"Look:" help:"Say that a warning of the doctor is known, and stays for some days."`
 	Health healthCommand             `cmd:"" group:"Look:" help:"Check the health of a relay on this machine, as a container's health check does."`
 	Find   findCommand               `cmd:"" group:"Look:" help:"Find an event or an idempotency key by its id or key."`
 	Audit  auditCommand[outboxFlags] `cmd:"" group:"Look:" help:"List what people did with the outbox."`

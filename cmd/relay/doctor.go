@@ -78,6 +78,7 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 		list = append(doctor.Examine(ctx, subject), doctor.Restored(ctx, subject)...)
 		list = append(list, stuckKeys(ctx, subject)...)
 		list = append(list, doctor.Locks(ctx, subject, list)...)
+		doctor.Mark(list, doctor.Acknowledged(ctx, subject))
 		return nil
 	})
 	return list, err
@@ -158,6 +159,10 @@ func writeFindings(w terminal, list []doctor.Finding) error {
 		}
 		if f.Severity != doctor.OK && f.Severity != doctor.Skip {
 			lines := [][2]string{{"means", w.wrap(13, f.Means)}, {"next", w.wrap(13, f.Next)}, {"run", f.Command}}
+			if a := f.Acknowledged; a != nil {
+				lines = [][2]string{{"known", w.wrap(13, fmt.Sprintf("until %s: %s (%s)", a.Until.Format(time.DateOnly),
+					shown(a.Reason), shown(a.Operator)))}}
+			}
 			for _, line := range lines {
 				if line[1] == "" {
 					continue

@@ -53,6 +53,26 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// TestAcknowledge: a warning that is known is shown with why.
+func TestAcknowledge(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `insert into outbox_paused_topic (topic, paused_by, reason) values ('refunds', 'ann', 'r')`)
+	env := settings(db).with("RELAY_KAFKA_BROKERS", "", "USER", "bob")
+	if code, _, stderr := command(t, env, "acknowledge", "--check=paused", "--found=refunds (ann: r), 0 events",
+		"--reason=they move"); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	_, text, _ := command(t, env, "doctor")
+	if want := regexp.MustCompile(`(?m)^warn  paused +refunds.+\n      known: until \d{4}-\d\d-\d\d: they move \(bob\)$`); !want.
+		MatchString(text) {
+		t.Errorf("no %v in\n%s", want, text)
+	}
+	if code, _, stderr := command(t, env, "acknowledge", "--check=paused", "--reason=r"); code != codeUsage {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 // TestAnotherEncodingOfTheRole: a client_encoding that the database or the role sets does not change what the command
 // reads and writes.
 func TestAnotherEncodingOfTheRole(t *testing.T) {

@@ -323,3 +323,16 @@ func (c change) auditRecords(ctx context.Context, detail map[string]any, whole b
 func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
 	return o.person.Log(ctx, o.q(sql.AuditLog), o.consumer, limit)
 }
+
+// Acknowledge says that the doctor's finding is known until a.Until, and why it stays; a time that has passed ends
+// that. a.Operator and a.Reason are not read.
+func (o *Operator) Acknowledge(ctx context.Context, a admin.Acknowledgement, reason string) error {
+	return o.act(ctx, audit.Acknowledge, reason, func(c change) error {
+		return c.audit(ctx, "", "", "", audit.Acknowledged(a))
+	})
+}
+
+// Acknowledgements returns those of now. One that is older than the last 10,000 actions is forgotten.
+func (o *Operator) Acknowledgements(ctx context.Context) ([]admin.Acknowledgement, error) {
+	return o.person.Acknowledgements(ctx, o.q(sql.Acknowledged))
+}

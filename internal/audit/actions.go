@@ -6,6 +6,7 @@ const (
 	AcceptCluster      = "accept cluster"
 	AcceptNumbering    = "accept numbering"
 	AcceptPartitions   = "accept partitions"
+	Acknowledge        = "acknowledge finding"
 	CancelAllScheduled = "cancel all scheduled"
 	CancelScheduled    = "cancel scheduled"
 	DiscardEvent       = "discard event"
@@ -30,7 +31,7 @@ const (
 // Actions returns all of them.
 func Actions() []string {
 	return []string{
-		AcceptCluster, AcceptNumbering, AcceptPartitions, CancelAllScheduled, CancelScheduled,
+		AcceptCluster, AcceptNumbering, AcceptPartitions, Acknowledge, CancelAllScheduled, CancelScheduled,
 		DiscardEvent, DiscardHeld, DiscardKey, EditParked, Fence, ForgetOffsets, MoveConsumer, PauseTopic,
 		ReleaseEvent, ReleaseKey, Replay, ReplayEnded, ResumePartition, ResumeTopic, RetireConsumer,
 		RevealParked, SkipRecords,

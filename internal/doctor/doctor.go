@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/admin"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
@@ -42,6 +43,8 @@ type Finding struct {
 	Next     string   `json:"next,omitempty"`  // what to do, in words
 	// Command is the next command, complete and quoted for a shell, to run after Next. Empty: no single command helps.
 	Command string `json:"command,omitempty"`
+	// Acknowledged is set by Mark.
+	Acknowledged *admin.Acknowledgement `json:"acknowledged,omitempty"`
 }
 
 // Subject says what to examine.

@@ -103,9 +103,11 @@ var allowed = map[string][]string{
 	"examples":                    {"*", "examples"},
 	"examples/demo":               {"*", "examples", "cmd/devstack"},
 	// internal packages stand on each other, but on a room only where it is named here.
-	"internal":           {},
-	"internal/audit":     {"admin", "event"},
-	"internal/doctor":    {"consumer", "event", "inbox", "inbox/operator", "migrations", "relay", "relay/operator"},
+	"internal":       {},
+	"internal/audit": {"admin", "event"},
+	"internal/doctor": {
+		"admin", "consumer", "event", "inbox", "inbox/operator", "migrations", "relay", "relay/operator",
+	},
 	"internal/kafkaconn": {"oauthbearer"},
 	"internal/testenv":   {"*"},
 }

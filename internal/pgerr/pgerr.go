@@ -52,6 +52,9 @@ func Code(err error) string {
 // Is reports whether err carries the SQLSTATE code.
 func Is(err error, code string) bool { return Code(err) == code }
 
+// Absent reports whether a table or its schema is missing.
+func Absent(err error) bool { return Is(err, UndefinedTable) || Is(err, "3F000") }
+
 // Retry reports whether the whole transaction must simply run again: it lost against another one (serialization
 // failure, deadlock) or waited longer than lock_timeout for it. Nothing of it was kept.
 func Retry(err error) bool {

@@ -359,3 +359,16 @@ func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key 
 func (o *Operator) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
 	return o.person.Log(ctx, o.q(sql.AuditLog), limit)
 }
+
+// Acknowledge says that the doctor's finding is known until a.Until, and why it stays; a time that has passed ends
+// that. a.Operator and a.Reason are not read.
+func (o *Operator) Acknowledge(ctx context.Context, a admin.Acknowledgement, reason string) error {
+	return o.act(ctx, audit.Acknowledge, reason, func(pgx.Tx) (audited, error) {
+		return audited{detail: audit.Acknowledged(a)}, nil
+	})
+}
+
+// Acknowledgements returns those of now. One that is older than the last 10,000 actions is forgotten.
+func (o *Operator) Acknowledgements(ctx context.Context) ([]admin.Acknowledgement, error) {
+	return o.person.Acknowledgements(ctx, o.q(sql.Acknowledged))
+}

@@ -28,6 +28,7 @@ var done = map[string]string{
 	"POST /db/{db}/{side}/keys/discard":                "given up for good.",
 	"POST /db/{db}/{side}/failures/release":            "released:",
 	"POST /db/{db}/{side}/failures/discard":            "given up for good.",
+	"POST /db/{db}/acknowledge":                        "It is acknowledged",
 	"POST /db/{db}/topics/pause":                       "is paused",
 	"POST /db/{db}/topics/resume":                      "goes on",
 	"POST /db/{db}/topics/accept":                      "is pinned to 13 partitions.",

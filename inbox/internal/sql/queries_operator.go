@@ -140,6 +140,15 @@ select at, operator, action, reason, consumer_name, message_id, coalesce(tenant,
 	coalesce(key, ''), detail
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
+// Acknowledged is about the last actions: an older acknowledgement is forgotten, and its finding is seen again.
+const Acknowledged = `-- inbox: acknowledged
+select * from (
+	select distinct on (1, 2) detail ->> 'check', detail ->> 'found', operator, reason,
+		(detail ->> 'until')::timestamptz as until
+	from (select * from {schema}inbox_audit order by id desc limit 10000) a where action = $1::text
+	order by 1, 2, id desc
+) a where until > clock_timestamp()`
+
 // updated_at stays, for it says that a worker has run.
 const Resume = `-- inbox: resume
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',

@@ -145,4 +145,13 @@ select current_setting('transaction_read_only') = 'off' and has_table_privilege(
 select at, operator, action, reason, '', message_id, coalesce(tenant, ''), coalesce(topic, ''),
 	coalesce(detail ->> 'key', ''), detail
 from {schema}outbox_audit order by id desc limit $1`
+
+	// Of the last actions: an older acknowledgement is forgotten, and its finding is seen again.
+	Acknowledged = `-- relay: acknowledged
+select * from (
+	select distinct on (1, 2) detail ->> 'check', detail ->> 'found', operator, reason,
+		(detail ->> 'until')::timestamptz as until
+	from (select * from {schema}outbox_audit order by id desc limit 10000) a where action = $1
+	order by 1, 2, id desc
+) a where until > clock_timestamp()`
 )

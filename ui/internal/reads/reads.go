@@ -44,7 +44,7 @@ type Database struct {
 
 	State     *Shared[State]
 	Moves     *Shared[Movement]
-	Findings  *Shared[[]doctor.Finding]
+	Findings  *Shared[Examination]
 	Topics    *Shared[[]operator.Topic]
 	Keys      map[string]*Shared[[]admin.BlockedKey] // by side
 	Audits    map[string]*Shared[[]admin.AuditEntry] // by side, and of idempotency keys
@@ -72,6 +72,12 @@ type State struct {
 	Denied    []string                          // the sides that the role may not read, each with the missing grant
 }
 
+// Examination is the result of the doctor, and what people know of it.
+type Examination struct {
+	Findings     []doctor.Finding
+	Acknowledged []admin.Acknowledgement
+}
+
 // examineEvery bounds the age of the doctor's findings, which cost some dozen statements. restoredEvery is the same for
 // the check that reads from Kafka.
 const (
@@ -87,14 +93,15 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 	one := &Database{At: d, cfg: cfg}
 	one.State = &Shared[State]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look, slots: most.Looks}
 	one.Moves = &Shared[Movement]{every: cfg.Refresh, timeout: 2 * cfg.Timeout, read: one.move}
-	one.Findings = &Shared[[]doctor.Finding]{
+	one.Findings = &Shared[Examination]{
 		every: max(examineEvery, cfg.Refresh), timeout: 2 * cfg.Timeout, slots: most.examinations,
-		read: func(ctx context.Context) ([]doctor.Finding, error) {
+		read: func(ctx context.Context) (Examination, error) {
 			st, _, err := one.State.Get(ctx, cfg.Timeout)
 			if err != nil {
-				return nil, err
+				return Examination{}, err
 			}
-			return doctor.Examine(ctx, one.Subject(!st.MayChange)), nil
+			s := one.Subject(!st.MayChange)
+			return Examination{doctor.Examine(ctx, s), doctor.Acknowledged(ctx, s)}, nil
 		},
 	}
 	one.Restored = &Shared[[]doctor.Finding]{
@@ -261,7 +268,7 @@ func (s *State) without(side string, err error) error {
 		s.Denied = append(s.Denied, side+": "+denied)
 		return nil
 	}
-	if Absent(err) {
+	if pgerr.Absent(err) {
 		return nil
 	}
 	return err
@@ -273,9 +280,6 @@ var errNothing = errors.New("no tables of effectonce are here: is the schema rig
 func (s State) Has(side string) bool {
 	return side == InOutbox && s.Outbox != nil || side == InInbox && s.HasInbox || side == InKeys && s.Keys != nil
 }
-
-// Absent reports whether the tables are missing.
-func Absent(err error) bool { return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, "3F000") }
 
 // client is the caller's Kafka client.
 type client struct{ of *kafka.Client }

@@ -7,6 +7,7 @@ import (
 
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -48,7 +49,7 @@ func (d *Database) readTopic(ctx context.Context, topic string, all []*Database)
 			t.Outbox = &st
 		}
 	}
-	if !errors.Is(err, operator.ErrNoTopic) && !Absent(err) {
+	if !errors.Is(err, operator.ErrNoTopic) && !pgerr.Absent(err) {
 		t.Err = err
 	}
 	if t.Outbox != nil && t.Outbox.Held > 0 {

@@ -20,6 +20,7 @@ const (
 // meanings has each action of the audits. That of a consumer's discards is in the inbox's tables.
 var meanings = map[string]meaning{
 	audit.AcceptCluster: nothing, audit.AcceptNumbering: nothing, audit.AcceptPartitions: nothing,
+	audit.Acknowledge:        nothing,
 	audit.CancelAllScheduled: discardsOfTopic, audit.CancelScheduled: discards,
 	audit.DiscardEvent: discards, audit.DiscardHeld: discardsOfTopic, audit.DiscardKey: discards,
 	audit.EditParked: mends, audit.Fence: nothing, audit.ForgetOffsets: nothing, audit.MoveConsumer: nothing,
