@@ -144,7 +144,7 @@ api: ## the exported API compared with the last release, or with SINCE=commit; a
 
 screenshots: ## the pictures of pages in docs, by the tests that visit them
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_SCREENSHOTS=$(CURDIR)/docs/operations/ui \
-		go test -count=1 -run '^TestScreenshots$$' ./verify/browser $(NAMED)
+		go test -count=1 -run '^Test(Screenshots|Play)$$' ./verify/browser $(NAMED)
 
 diagrams: ## the SVGs of docs/diagrams from their text; a test compares the hashes at their ends
 	@for text in docs/diagrams/*.d2; do \

@@ -5,13 +5,16 @@ package devstack
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
 )
@@ -20,7 +23,7 @@ import (
 type Config struct {
 	// Dir has the data, in a folder of its own, also for the next start. Required for StartPostgres.
 	Dir string
-	// Keep makes the data survive the server. Otherwise the server trades durability for speed.
+	// Keep makes the data survive the server, and a crash. Otherwise the server trades durability for speed.
 	Keep bool
 	// Port of 127.0.0.1. If it is 0 or not free, the server takes any free port.
 	Port int
@@ -55,32 +58,48 @@ func Folder(dir string) (path string, unlock func(), err error) {
 }
 
 // Kafka is a cluster in this process, on 127.0.0.1.
-type Kafka struct{ cluster *kfake.Cluster }
+type Kafka struct {
+	cluster *kfake.Cluster
+	away    *atomic.Bool
+}
 
-// StartKafka starts one broker; three with Keep, at Port and the ports after it.
+// run lets away answer for the cluster.
+func run(cluster *kfake.Cluster) *Kafka {
+	k := &Kafka{cluster, new(atomic.Bool)}
+	cluster.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		return nil, errAway, k.away.Load()
+	})
+	return k
+}
+
+var errAway = errors.New("Kafka is away")
+
+// StartKafka starts three brokers; with Keep, at Port and the ports after it.
 func StartKafka(cfg Config) (*Kafka, error) {
-	options := []kfake.Opt{kfake.NumBrokers(1)}
+	options := []kfake.Opt{kfake.NumBrokers(3)}
 	if cfg.Keep {
 		// A new folder means a new cluster: its logs begin at 0.
-		options = []kfake.Opt{
-			kfake.NumBrokers(3), kfake.DataDir(filepath.Join(cfg.Dir, "kafka")), kfake.ClusterID(rand.Text()),
-		}
+		options = append(options, kfake.DataDir(filepath.Join(cfg.Dir, "kafka")), kfake.ClusterID(rand.Text()))
 	}
 	if cfg.Keep && cfg.Port != 0 {
 		ports := kfake.Ports(cfg.Port, cfg.Port+1, cfg.Port+2)
 		if cluster, err := kfake.NewCluster(append(slices.Clone(options), ports)...); err == nil {
-			return &Kafka{cluster}, nil
+			return run(cluster), nil
 		}
 	}
 	cluster, err := kfake.NewCluster(options...)
 	if err != nil {
 		return nil, fmt.Errorf("starting the in-process Kafka: %w", err)
 	}
-	return &Kafka{cluster}, nil
+	return run(cluster), nil
 }
 
 // Brokers returns its addresses, host:port.
 func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
+
+// Away makes the brokers close each connection at its first request, until it is called with false.
+func (k *Kafka) Away(away bool) { k.away.Store(away) }
 
 // Close stops the brokers and closes their connections.
 func (k *Kafka) Close() { k.cluster.Close() }

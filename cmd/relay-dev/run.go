@@ -86,7 +86,7 @@ func run(ctx context.Context, f flags, stdout io.Writer) error {
 	}
 	s.welcome()
 	if f.Open {
-		openBrowser(stdout, s.page())
+		devstack.OpenBrowser(stdout, s.page())
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.relay(ctx) })

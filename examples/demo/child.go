@@ -3,21 +3,27 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/examples/worker"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/process"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -63,6 +69,7 @@ type settings struct {
 	SMTPAddr, MailLookup string
 	CardAPI, Bank        string // address of the API for payments with a card, URL of its card provider
 	Name                 string // of the child
+	Dir                  string // of the marks
 }
 
 func childMain(role string) int {
@@ -89,7 +96,7 @@ func childMain(role string) int {
 		case roleRelay:
 			return runRelay(ctx, db, p, log)
 		case roleLedger:
-			return ledger.Run(ctx, p.worker(db, p.LedgerGroup, log))
+			return p.runLedger(ctx, db, log)
 		case roleEmail:
 			return runEmail(ctx, db, p, log)
 		case rolePayments:
@@ -105,6 +112,43 @@ func (p settings) worker(db *pgxpool.Pool, group string, log *slog.Logger) worke
 		SkipMigrate: true, Logger: log,
 		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
 	}
+}
+
+// The marks are files in the demo's folder, which the page makes.
+const (
+	markFrozen = "frozen"      // the frozen account cannot be booked
+	markKill   = "kill-ledger" // the ledger's process is killed after its next effect, before the COMMIT
+)
+
+// frozen is an account whose bookings fail while its mark is there.
+const frozen = "frozen-account"
+
+// runLedger runs the ledger with an effect that the page can make fail, and die.
+func (p settings) runLedger(ctx context.Context, db *pgxpool.Pool, log *slog.Logger) error {
+	book := ledger.Effect(p.Schema)
+	effect := func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		for _, e := range events {
+			if e.Key == frozen && p.marked(markFrozen) {
+				return inbox.Of(e, outcome.Terminal("account_frozen", errors.New("the account is frozen")))
+			}
+		}
+		err := book(ctx, tx, events)
+		if err == nil && os.Remove(filepath.Join(p.Dir, markKill)) == nil {
+			self, _ := os.FindProcess(os.Getpid())
+			_ = self.Kill()
+			<-ctx.Done() // the kill has been sent
+		}
+		return err
+	}
+	return worker.Run(ctx, p.worker(db, p.LedgerGroup, log), worker.Worker{
+		Name: ledger.Name, Tables: ledger.Tables(),
+		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Batch(effect) },
+	})
+}
+
+func (p settings) marked(mark string) bool {
+	_, err := os.Stat(filepath.Join(p.Dir, mark))
+	return err == nil
 }
 
 // runPayments accepts payments with a card. The demo's own process accepts those without one.

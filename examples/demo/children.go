@@ -109,6 +109,31 @@ func (c *children) kill(name string) {
 	c.printf("killed %s (kill -9, pid %d)", name, m.process.PID())
 }
 
+// dying returns a channel that is closed when a child has ended, which is no failure any more.
+func (c *children) dying(name string) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.byName[name]
+	m.stopping = true
+	return m.ended
+}
+
+// running reports whether a child runs.
+func (c *children) running(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.byName[name]
+	if m == nil {
+		return false
+	}
+	select {
+	case <-m.ended:
+		return false
+	default:
+		return true
+	}
+}
+
 // stop sends SIGTERM to all children, kills those that do not end in time, and waits for the end of all.
 func (c *children) stop() {
 	c.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -78,10 +79,39 @@ func (d *demo) wait(t *testing.T) int {
 	return d.ProcessState.ExitCode()
 }
 
+// TestPage: the demo's page is this machine's, and of no other site; its buttons wait for the demo's payments.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	p := &play{busy: "the payments of the demo", lines: nil}
+	page := p.routes(t.Context(), http.NotFoundHandler())
+	for _, c := range []struct {
+		method, path, host, site string
+		want                     int
+	}{
+		{"GET", "/", "localhost", "", http.StatusOK},
+		{"GET", "/page.js", "127.0.0.1", "", http.StatusOK},
+		{"GET", "/", "evil.example", "", http.StatusForbidden},
+		{"POST", "/do/pay", "evil.example", "", http.StatusForbidden},
+		{"POST", "/do/pay", "localhost", "cross-site", http.StatusForbidden},
+		{"POST", "/do/pay", "localhost", "same-origin", http.StatusConflict},
+		{"POST", "/do/nothing", "localhost", "same-origin", http.StatusNotFound},
+		{"GET", "/do/pay", "localhost", "", http.StatusNotFound},
+	} {
+		r := httptest.NewRequest(c.method, "http://"+c.host+c.path, nil)
+		r.RemoteAddr = "127.0.0.1:5000"
+		r.Header.Set("Sec-Fetch-Site", c.site)
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
+		}
+	}
+}
+
 // showsPages looks at the page while payments pass.
 func (d *demo) showsPages(t *testing.T) {
 	t.Helper()
-	address := regexp.MustCompile(`the pages are at (\S+)`)
+	address := regexp.MustCompile(`the page is at (\S+)`)
 	pgtest.Await(t, "the pages", func() (bool, error) {
 		m := address.FindStringSubmatch(d.out.String())
 		if m == nil {
@@ -91,7 +121,7 @@ func (d *demo) showsPages(t *testing.T) {
 			}
 			return false, nil
 		}
-		resp, err := http.Get(m[1] + "consumers")
+		resp, err := http.Get(m[1] + "operate/consumers")
 		if err != nil {
 			return false, err
 		}
@@ -122,7 +152,7 @@ func (o *output) String() string {
 
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	d := start(t, "--payments=200", "--rate=200", "--ui")
+	d := start(t, "--payments=200", "--rate=200")
 	d.showsPages(t)
 	if code := d.wait(t); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, d.out)

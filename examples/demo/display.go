@@ -42,8 +42,7 @@ func (d *display) printf(format string, args ...any) {
 
 // showBar shows the bar if the output is a terminal.
 func (d *display) showBar() {
-	f, ok := d.out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !isTerminal(d.out) {
 		return
 	}
 	d.mu.Lock()
@@ -78,4 +77,9 @@ func (d *display) update(c counts) {
 		fmt.Fprintf(d.out, "%6.1fs  %v\n", time.Since(d.began).Seconds(), c)
 		d.last, d.lastLine = c, time.Now()
 	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

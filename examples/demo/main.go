@@ -23,13 +23,14 @@ import (
 
 type flags struct {
 	Payments, Rate     int
-	Keep, UI, Faults   bool
+	Keep, Faults       bool
+	Listen             string   // of the pages
 	DatabaseURL, Topic string   // empty: downloaded and started; generated
 	KafkaBrokers       []string // empty: in this process
 }
 
 // parse reads the command line. What is wrong, and the help, are on w already.
-func (f *flags) parse(args []string, w io.Writer) error {
+func (f *flags) parse(args []string, stdout, w io.Writer) error {
 	set := flag.NewFlagSet("demo", flag.ContinueOnError)
 	set.SetOutput(w)
 	set.Usage = func() {
@@ -37,11 +38,13 @@ func (f *flags) parse(args []string, w io.Writer) error {
 		set.PrintDefaults()
 		fmt.Fprint(w, "\n", footer, "\n")
 	}
-	set.IntVar(&f.Payments, "payments", 2000, "number of payments")
-	set.IntVar(&f.Rate, "rate", 500, "payments per second")
-	set.BoolVar(&f.Keep, "keep", false, "at the end print all addresses and keep everything running until Ctrl-C; "+
-		"servers that you name keep the data after that")
-	set.BoolVar(&f.UI, "ui", false, "serve the pages too, on this machine; they end with the demo, unless --keep")
+	set.IntVar(&f.Payments, "payments", 500, "number of payments")
+	set.IntVar(&f.Rate, "rate", 250, "payments per second")
+	terminal := isTerminal(stdout)
+	set.BoolVar(&f.Keep, "keep", terminal, "at the end keep everything running until Ctrl-C, with a page to play on; "+
+		"servers that you name keep the data after that (default: on a terminal)")
+	set.StringVar(&f.Listen, "listen", "127.0.0.1:9188", "address of the page, on this machine; another one if it is "+
+		"taken")
 	none := set.Bool("no-faults", false, "do not deliver records twice, kill processes or cut mail connections")
 	set.StringVar(&f.DatabaseURL, "database-url", "", "Postgres to use instead of one that is downloaded and started; "+
 		"the user may create a schema, which is dropped at the end")
@@ -103,7 +106,7 @@ type tamper func(ctx context.Context, s *stack, e evidence) error
 // command runs the demo and returns its exit code. The end of ctx stands for a signal.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer, beforeReconcile tamper) int {
 	var f flags
-	switch err := f.parse(args, stderr); {
+	switch err := f.parse(args, stdout, stderr); {
 	case errors.Is(err, flag.ErrHelp):
 		return process.CodeOK
 	case err != nil:

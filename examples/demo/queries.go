@@ -67,3 +67,16 @@ group by n.source_payment_id order by n.source_payment_id`
 // Here the placeholder is the schema's name.
 const queryDrop = `-- demo: drop the schema
 drop schema if exists {schema} cascade`
+
+const queryPlayCounts = `-- demo: counts of the page
+select (select count(*) from {schema}payment where status = 'accepted'), (select count(*) from {schema}outbox_event),
+	(select count(*) from {schema}ledger_entry) / 2, (select count(*) from {schema}inbox_parked)`
+
+const queryWay = `-- demo: the way of the last payments
+select p.payment_id::text, p.account_id, p.created_at,
+	exists (select from {schema}outbox_event e where e.message_id = p.event_id),
+	exists (select from {schema}inbox_message m where m.consumer_name = $1::text and m.message_id = p.event_id),
+	(select count(*) from {schema}ledger_entry l where l.source_payment_id = p.payment_id),
+	coalesce((select n.status from {schema}email_notification n where n.source_payment_id = p.payment_id limit 1), ''),
+	exists (select from {schema}inbox_parked k where k.message_id = p.event_id)
+from {schema}payment p where p.status = 'accepted' order by p.created_at desc limit 8`

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/effectonce/effectonce/cmd/devstack"
 )
 
 // run runs the demo. beforeReconcile may be nil.
@@ -42,12 +44,14 @@ func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) er
 			return err
 		}
 	}
-	if f.UI {
-		page, err := s.openPages(ctx)
-		if err != nil {
-			return err
-		}
-		display.printf("the pages are at %s", page)
+	play, err := openPlay(ctx, f, s, children, customers, display)
+	if err != nil {
+		return err
+	}
+	defer play.close()
+	display.printf("the page is at %s", play.url)
+	if f.Keep {
+		devstack.OpenBrowser(out, play.url)
 	}
 	display.printf("servers are up; starting two relays, the ledger, the email worker and a payments API with cards")
 	display.showBar()
@@ -67,7 +71,8 @@ func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) er
 	r.notes = fmt.Sprintf("%d mails were accepted without a reply", faults.hungUp.Load())
 	r.print(out)
 	if f.Keep {
-		keep(ctx, s, children, out)
+		play.free()
+		keep(ctx, s, play, out)
 	}
 	if len(r.differences) > 0 {
 		return errDiffer
@@ -166,22 +171,36 @@ func awaitIdle(ctx context.Context, s *stack, faults *faults) error {
 	}
 }
 
-// keep prints all addresses and waits for a signal.
-func keep(ctx context.Context, s *stack, children *children, out io.Writer) {
+// keep prints all addresses, and each new count, until a signal.
+func keep(ctx context.Context, s *stack, play *play, out io.Writer) {
 	fmt.Fprintf(out, `
-Everything stays up until Ctrl-C:
+Everything stays up until Ctrl-C. Pay twice, kill a worker, take Kafka away, and count:
+  the page   %s
   payments   curl -H 'Idempotency-Key: mine-1' -d '{"account_id":"me","amount":100,"currency":"EUR"}' %s
   postgres   %s  (schema %s)
   kafka      %s  (topic %s, groups %s and %s)
   mail       %s, lookup at %s
   logs       %s
-`, s.api, s.settings.DatabaseURL, s.settings.Schema, strings.Join(s.settings.Brokers, ","), s.settings.Topic,
+
+`, play.url, s.api, s.settings.DatabaseURL, s.settings.Schema, strings.Join(s.settings.Brokers, ","), s.settings.Topic,
 		s.settings.LedgerGroup, s.settings.EmailGroup, s.settings.SMTPAddr, s.settings.MailLookup, s.dir)
-	select {
-	case <-ctx.Done():
-	case err := <-children.failed:
-		fmt.Fprintln(out, err)
-	case err := <-s.failed:
-		fmt.Fprintln(out, err)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-play.children.failed:
+			fmt.Fprintln(out, err)
+			return
+		case err := <-s.failed:
+			fmt.Fprintln(out, err)
+			return
+		case <-tick.C:
+			if now := play.line(ctx); now != last && now != "" {
+				last = now
+				fmt.Fprintln(out, now)
+			}
+		}
 	}
 }

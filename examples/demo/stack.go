@@ -37,6 +37,7 @@ type stack struct {
 	db       *pgxpool.Pool
 	prefix   string
 	topic    *topic
+	kafka    *devstack.Kafka // nil: another one is used
 	box      *mailbox.Mailbox
 	bank     *cards.Provider
 	api      string
@@ -63,6 +64,7 @@ func openStack(ctx context.Context, f flags, printf func(string, ...any), faults
 	// On servers that the flags name, schema, topic and groups get a random suffix.
 	suffix := strings.ToLower(rand.Text()[:8])
 	s.settings = settings{
+		Dir:         dir,
 		DatabaseURL: f.DatabaseURL, Schema: "public", Brokers: f.KafkaBrokers, Topic: f.Topic,
 		LedgerGroup: ledger.Name, EmailGroup: email.Name,
 	}
@@ -86,11 +88,14 @@ func (s *stack) close() {
 
 func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 	own := len(s.settings.Brokers) == 0
+	var settings map[string]string
 	if own {
+		settings = map[string]string{"min.insync.replicas": "2"}
 		kafka, err := devstack.StartKafka(devstack.Config{})
 		if err != nil {
 			return err
 		}
+		s.kafka = kafka
 		s.onClose(kafka.Close)
 		s.settings.Brokers = kafka.Brokers()
 		suffix = ""
@@ -102,7 +107,7 @@ func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 	if s.settings.Topic == "" {
 		s.settings.Topic = strings.TrimSuffix("payments-demo-"+suffix, "-demo-")
 	}
-	if s.topic, err = openTopic(ctx, s.settings.Brokers, s.settings.Topic); err != nil {
+	if s.topic, err = openTopic(ctx, s.settings.Brokers, s.settings.Topic, settings); err != nil {
 		return err
 	}
 	s.onClose(func() {
@@ -120,7 +125,7 @@ func (s *stack) openKafka(ctx context.Context, suffix string) (err error) {
 func (s *stack) openDatabase(ctx context.Context, suffix string, printf func(string, ...any)) (err error) {
 	own := s.settings.DatabaseURL == ""
 	if own {
-		server, err := devstack.StartPostgres(ctx, devstack.Config{Dir: s.dir},
+		server, err := devstack.StartPostgres(ctx, devstack.Config{Dir: s.dir, Keep: true},
 			func(what string) { printf("%s", what) })
 		if err != nil {
 			return err

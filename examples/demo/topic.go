@@ -24,25 +24,25 @@ type topic struct {
 	created bool // by the demo
 }
 
-// openTopic creates the topic, or opens an empty one.
-func openTopic(ctx context.Context, brokers []string, name string) (*topic, error) {
+// openTopic creates the topic with settings, or opens an empty one.
+func openTopic(ctx context.Context, brokers []string, name string, settings map[string]string) (*topic, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.DisableIdempotentWrite())
 	if err != nil {
 		return nil, fmt.Errorf("connecting to Kafka: %w", err)
 	}
 	t := &topic{client: client, brokers: brokers, name: name}
-	if err := t.open(ctx); err != nil {
+	if err := t.open(ctx, settings); err != nil {
 		client.Close()
 		return nil, fmt.Errorf("topic %q: %w", name, err)
 	}
 	return t, nil
 }
 
-func (t *topic) open(ctx context.Context) error {
+func (t *topic) open(ctx context.Context, settings map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	err := kafkatest.Create(ctx, t.client, t.name, partitions)
+	err := kafkatest.Create(ctx, t.client, t.name, partitions, settings)
 	t.created = err == nil
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return err
@@ -113,13 +113,21 @@ func (t *topic) redeliver(ctx context.Context, n int) (int, error) {
 	}
 	var again []*kgo.Record
 	for i := 0; i < len(records); i += n {
-		r := records[i]
+		again = append(again, records[i])
+	}
+	return len(again), t.produce(ctx, again)
+}
+
+// produce produces copies of records to their partitions.
+func (t *topic) produce(ctx context.Context, records []*kgo.Record) error {
+	var again []*kgo.Record
+	for _, r := range records {
 		again = append(again, &kgo.Record{
 			Topic: t.name, Partition: r.Partition, Key: r.Key, Value: r.Value,
 			Headers: r.Headers,
 		})
 	}
-	return len(again), t.client.ProduceSync(ctx, again...).FirstErr()
+	return t.client.ProduceSync(ctx, again...).FirstErr()
 }
 
 // header returns the value of a record's header, or "".

@@ -49,6 +49,8 @@ func Rate(f float64) string {
 	switch {
 	case f < 0:
 		return "–"
+	case f > 0 && f < .05:
+		return "<0.1"
 	case f == 0 || f >= 10:
 		return Num(f)
 	}

@@ -1,4 +1,4 @@
-package main
+package devstack
 
 import (
 	"io"
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// openBrowser opens a page in the developer's browser. It does nothing if stdout is no terminal, or without a display.
-func openBrowser(stdout io.Writer, url string) {
+// OpenBrowser opens a page in the developer's browser. It does nothing if stdout is no terminal, or without a display.
+func OpenBrowser(stdout io.Writer, url string) {
 	f, ok := stdout.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return
