@@ -114,7 +114,7 @@ func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map
 		at := verbs.OfPartition{Topic: p.Topic, Partition: p.Partition}
 		v.Resume = commandFor(d, c, verbs.ResumePartition{OfPartition: at})
 		v.Skip = commandFor(d, c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
-		v.SetGroup = setGroup(c, p.Topic, p.Partition, v.SkipTo())
+		v.SetGroup = setGroup(d, c, p.Topic, p.Partition, v.SkipTo())
 		if end, ok := ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok {
 			v.End, v.Lag = end, max(end-p.From, 0)
 		}
@@ -130,10 +130,10 @@ func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map
 }
 
 // setGroup returns Kafka's command that sets a stopped group to an offset.
-func setGroup(c inboxoperator.ConsumerDiagnosis, topic string, partition int32, to int64) string {
+func setGroup(d *reads.Database, c inboxoperator.ConsumerDiagnosis, topic string, partition int32, to int64) string {
 	group := ""
 	if len(c.Programs) == 1 {
 		group = c.Programs[0].Group
 	}
-	return inboxoperator.SetGroup(group, topic, partition, to)
+	return doctor.SetGroup(d.Brokers(), group, topic, partition, to)
 }

@@ -36,7 +36,7 @@ func TestConsumerVerbs(t *testing.T) {
 	in := " --schema=" + db.Schema + " --consumer="
 	wants(t, page, "Inbox days in wrong", "relay inbox maintain", "halted POISON it <kills>",
 		"relay inbox skip"+in+"ledger --topic=payments --partition=3 --to=42 --reason",
-		"kafka-consumer-groups.sh --group 'g 1' --topic payments:3 --reset-offsets --to-offset 42 --execute",
+		`kafka-consumer-groups.sh --bootstrap-server "${BOOTSTRAP_SERVER:?}" --group 'g 1' --topic payments:3 --reset-offsets --to-offset 42 --execute`,
 		"relay inbox accept"+in+"numbers --epoch="+epoch+" --reason", "relay inbox forget-offsets"+in+"offsets",
 		"relay inbox move"+in+"ledger --to=... --reason", "relay inbox retire"+in+"ledger --reason",
 		"Stop its workers first (acme on h1 runs it)")

@@ -102,6 +102,7 @@ func serving[V verbs.Of[O], O any](open func(*request) (O, []string, error), bac
 
 // withinLog refuses an offset beyond the end of the log, as far as that is known.
 func withinLog(q *request, v *verbs.SkipRecords) error {
+	v.Brokers = q.db.Brokers()
 	m, _ := q.movementOf(q.db)
 	if end, known := m.Ends[reads.Partition{Topic: v.Topic, Partition: v.Partition}]; known && v.To > end {
 		return &refusal{

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -120,16 +121,8 @@ var tags = regexp.MustCompile(`(?s)<[^>]*>`)
 
 // page is the text of a page.
 func (p *running) page(path string) (string, error) {
-	resp, err := http.Get(strings.TrimSuffix(p.find(`the pages +(http\S+)`), "/") + path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", path, resp.Status)
-	}
-	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(string(body), " "))), " "), err
+	body, err := get(strings.TrimSuffix(p.find(`the pages +(http\S+)`), "/") + path)
+	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(body, " "))), " "), err
 }
 
 // examined is page. The overview is one that the doctor has looked at just now; by itself it does so every 15 seconds.
@@ -242,7 +235,105 @@ func TestSeed(t *testing.T) {
 		t.Errorf("Kafka is the cluster %s, and was %s", got, cluster)
 	}
 	topicsOf(t, p.find(`KAFKA_BROKERS=(\S+)`), "mine", "orders", "stock")
+	p.runShown(cluster)
 	p.interrupt(dir)
+}
+
+// shownCommands are those of the pages that links lead to; of what differs by values alone, one.
+func (p *running) shownCommands() (list []string) {
+	p.t.Helper()
+	link := regexp.MustCompile(`<a [^>]*href="(/[^"#]*)`)
+	command := regexp.MustCompile(`(?s)<div class="command"><code>(.*?)</code>`)
+	values := regexp.MustCompile(`=(?:'[^']*'|[^ &]+)|/\d+|/topic/[^?]+`)
+	at, known := strings.TrimSuffix(p.find(`the pages +(http\S+)`), "/"), map[string]int{}
+	isNew := func(kind string, most int) bool { known[kind]++; return known[kind] <= most }
+	plan := "/db/dev/replay/plan?topic=orders&key=customer-1&from=2020-01-01" // a form leads there
+	paths := []string{"/doctor/examine", "/", plan}
+	for i := 0; i < len(paths); i++ {
+		body, err := get(at + paths[i])
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(body, -1) {
+			to := html.UnescapeString(m[1])
+			if !slices.Contains(paths, to) && isNew(values.ReplaceAllString(to, ""), 6) {
+				paths = append(paths, to)
+			}
+		}
+		for _, m := range command.FindAllStringSubmatch(body, -1) {
+			if line := html.UnescapeString(m[1]); isNew(values.ReplaceAllString(line, ""), 1) {
+				list = append(list, line)
+			}
+		}
+	}
+	return list
+}
+
+// runShown runs the commands of the pages as they stand, in the shell of a developer. One with a placeholder says what
+// is missing; with that filled in it runs, too.
+func (p *running) runShown(cluster string) {
+	p.t.Helper()
+	bin := p.t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "build", "-o", bin, "../relay").CombinedOutput(); err != nil {
+		p.t.Fatalf("%v: %s", err, out)
+	}
+	for _, tool := range []string{"topics", "configs", "consumer-groups"} { // in place of Kafka's own
+		write("kafka-"+tool+".sh", `[[ "$1 $2" == "--bootstrap-server `+p.find(`KAFKA_BROKERS=(\S+)`)+`" ]] || exit 2`)
+	}
+	for _, name := range []string{"new.bin", "answer.json"} {
+		write(name, "{}")
+	}
+	run := func(line string) (int, string) {
+		cmd := exec.Command("bash", "-c", line)
+		cmd.Dir, cmd.Env = bin, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "USER=ann"}
+		out, err := cmd.CombinedOutput()
+		if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
+			p.t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	missing := regexp.MustCompile(`--([a-z-]+)[= ]"?(?:\.\.\.|\$\{[A-Z]+:\?\})"?`)
+	fill := map[string]string{"reason": "a test", "to": "offset", "cluster": cluster, "partitions": "1"}
+	ran := map[string]int{}
+	for _, line := range p.shownCommands() {
+		if placeholders := missing.FindAllStringSubmatch(line, -1); placeholders != nil {
+			code, out := run(line)
+			said := false
+			for _, m := range placeholders {
+				said = said || strings.Contains(strings.ToLower(out), m[1])
+				line = strings.Replace(line, m[0], "--"+m[1]+" '"+fill[m[1]]+"'", 1)
+			}
+			if code != 2 && code != 127 || !said {
+				p.t.Errorf("exit code %d does not say what is missing: %s\n%s", code, line, out)
+			}
+		}
+		code, out := run(line)
+		if code != 0 && code != 1 && code != 6 {
+			p.t.Errorf("exit code %d: %s\n%s", code, line, out)
+		}
+		ran[strings.Fields(line)[0]]++
+	}
+	if ran["relay"] < 30 || ran["kafka-topics.sh"] == 0 || ran["kafka-consumer-groups.sh"] == 0 {
+		p.t.Errorf("ran only %v", ran)
+	}
+}
+
+func get(url string) (string, error) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return string(body), err
 }
 
 func password(url string) string {

@@ -1,6 +1,6 @@
 // Command relay-dev runs all of effectonce in one process, without an installation: Postgres with the tables, a fake
 // Kafka, a relay, and the pages. Services under development use the DATABASE_URL and KAFKA_BROKERS that it prints. Its
-// data is kept in a folder. Ctrl-C stops everything.
+// data is kept in a folder. Ctrl-C stops everything. `relay-dev init` writes a small service to begin with.
 package main
 
 import (
@@ -15,6 +15,11 @@ import (
 	"github.com/effectonce/effectonce/internal/loopback"
 	"github.com/effectonce/effectonce/process"
 )
+
+type cli struct {
+	Run  flags     `cmd:"" default:"withargs" help:"Run the servers until Ctrl-C, as without a command. Its flags: relay-dev run --help."`
+	Init initFlags `cmd:"" help:"Write a small service of your own: payments to a ledger, each booked once."`
+}
 
 type flags struct {
 	Dir    string   `shown:"effectonce/dev in the user's cache; for root in /var/cache" placeholder:"PATH" help:"Folder that keeps the data of Postgres and Kafka. Delete it to begin anew."`
@@ -41,20 +46,23 @@ func main() {
 
 // command runs the program until ctx ends, and returns its exit code.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var f flags
+	var c cli
 	line := service.CommandLine{
 		Name: "relay-dev", Prefix: "EFFECTONCE_DEV_", Footer: footer,
 		Description: "Runs Postgres, Kafka, a relay and the pages on this machine, for development.",
 	}
-	parsed, err := line.Parse(&f, args, stdout, stderr)
+	parsed, err := line.Parse(&c, args, stdout, stderr)
 	if err == nil && parsed == nil {
 		return process.CodeOK
 	}
-	if err == nil {
-		err = f.check()
-	}
-	if err == nil {
-		err = run(ctx, f, stdout)
+	switch {
+	case err != nil:
+	case parsed.Selected().Name == "init":
+		err = c.Init.write(ctx, stdout)
+	default:
+		if err = c.Run.check(); err == nil {
+			err = run(ctx, c.Run, stdout)
+		}
 	}
 	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return process.CodeOK

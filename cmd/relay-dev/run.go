@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +42,7 @@ type stack struct {
 	out      *lines
 	log      *slog.Logger // of what goes wrong, among the lines
 	url      string       // of Postgres
+	config   string       // file with the settings of relay
 	db       *pgxpool.Pool
 	brokers  []string
 	listener net.Listener // of the pages
@@ -132,6 +135,11 @@ func open(ctx context.Context, f flags, out *lines) (_ *stack, err error) {
 	}
 	s.onClose(postgres.Stop)
 	s.url = postgres.URL()
+	s.config = filepath.Join(dir, "relay.yaml")
+	settings := fmt.Sprintf("database-url: %q\nkafka-brokers: %q\n", s.url, strings.Join(s.brokers, ","))
+	if err := os.WriteFile(s.config, []byte(settings), 0o600); err != nil {
+		return nil, err
+	}
 	cfg, err := pgxpool.ParseConfig(s.url)
 	if err != nil {
 		return nil, errors.New("the URL of the server that was started cannot be read")
@@ -188,7 +196,7 @@ func (s *stack) pages() (*ui.Handler, error) {
 	}
 	transport := &kafka.Transport{}
 	s.onClose(transport.CloseIdleConnections)
-	return ui.New([]ui.Database{{Name: "dev", Pool: s.db, Flags: []string{"--database-url=$DATABASE_URL"}}}, ui.Config{
+	return ui.New([]ui.Database{{Name: "dev", Pool: s.db, Flags: []string{"--config=" + s.config}}}, ui.Config{
 		Authorize: ui.Localhost(name),
 		Kafka:     &kafka.Client{Addr: kafka.TCP(s.brokers...), Timeout: 10 * time.Second, Transport: transport},
 	})
@@ -202,9 +210,10 @@ func (s *stack) welcome() {
   the pages      %s
   your services  export DATABASE_URL='%s'
                  export KAFKA_BROKERS=%s
+  commands       relay status --config=%s
   the data       %s  (delete it to begin anew)
 
 What is published passes here. Ctrl-C stops everything.
 
-`, s.page(), s.url, strings.Join(s.brokers, ","), s.dir)
+`, s.page(), s.url, strings.Join(s.brokers, ","), s.config, s.dir)
 }

@@ -345,6 +345,7 @@ func TestWrongSettings(t *testing.T) {
 		"role prefix":      {good, "migrate --roles --print --role-prefix a-b", "want 1 to 41 of a-z"},
 		"discard nothing":  {good, "parked discard --reason x", "name what is meant"},
 		"release sans why": {good, "parked release --topic t --key k", "--reason is missing"},
+		"not filled in":    {good, "parked release --topic t --key k --reason=...", `--reason="..." is where`},
 		"release two":      {good, "parked release --topic t --key k --id 3 --reason x", "name what is meant"},
 		"all of a key":     {good, "parked release --all --topic t --key k --reason x", "name what is meant"},
 		"topic alone":      {good, "parked release --topic t --reason x", "name what is meant"},

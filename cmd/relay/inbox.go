@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,6 +69,7 @@ type inboxSkipCommand struct {
 }
 
 func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
+	c.Args.Brokers = strings.Join(c.Brokers, ",")
 	return c.runAfter(ctx, p, c.look)
 }
 

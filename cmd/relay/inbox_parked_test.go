@@ -295,8 +295,8 @@ func TestSkippedEffectNeverRuns(t *testing.T) {
 		jsonb_object_keys(programs) k), (now() - interval '1 hour')::text)::jsonb`)
 	code, text, stderr := command(t, settings(db, brokers...), "inbox", "skip", "--consumer", "ledger", "--topic",
 		topic, "--partition", "0", "--to", "4", "--reason", "it is bad")
-	if want := "  kafka-consumer-groups.sh --group '" + topic + `'\''s' --topic ` + topic + ":0 --reset-offsets " +
-		"--to-offset 4 --execute\n"; code != codeOK || !strings.Contains(text, want) {
+	if want := "  kafka-consumer-groups.sh --bootstrap-server " + strings.Join(brokers, ",") + " --group '" + topic +
+		`'\''s' --topic ` + topic + ":0 --reset-offsets --to-offset 4 --execute\n"; code != codeOK || !strings.Contains(text, want) {
 		t.Fatalf("exit code %d: no %q in\n%s%s", code, want, text, stderr)
 	}
 	work("select count(*) > 0 from effect where at = 4")

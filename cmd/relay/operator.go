@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/admin"
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay/operator"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
@@ -35,8 +36,11 @@ type auditFlags struct {
 
 // check refuses a change without a reason before any connection.
 func (f auditFlags) check() error {
-	if f.Reason == "" {
+	switch f.Reason {
+	case "":
 		return service.Usage("--reason is missing: say why, for the audit")
+	case doctor.Placeholder:
+		return service.Usage("%s is where a reason goes: say why, for the audit", doctor.Reason)
 	}
 	if len(f.Reason) > admin.MostReason {
 		return service.Usage("--reason has %d bytes, and may have %d", len(f.Reason), admin.MostReason)

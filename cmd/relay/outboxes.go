@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -168,7 +169,7 @@ func (o namedOutbox) same(other namedOutbox) bool {
 
 // of returns the database of an outbox: its own if it names one.
 func (d database) of(o namedOutbox) database {
-	d.manyOutboxes = manyOutboxes{Outbox: o.name, file: d.file}
+	d.manyOutboxes = manyOutboxes{Outbox: o.name, Discover: d.Discover, file: d.file}
 	if o.url.IsSet() {
 		d.DatabaseURL = o.url
 	}
@@ -178,13 +179,17 @@ func (d database) of(o namedOutbox) database {
 	return d
 }
 
-// where returns the flags that select one of several, for commands in texts.
+// where returns the flags that name the outbox, for commands in texts. The database's URL, which may have a password,
+// must be in a file or a variable.
 func (d database) where() (flags []string) {
-	if d.Outbox == "" {
-		return nil
+	if file, err := filepath.Abs(d.file); err == nil && d.file != "" {
+		flags = append(flags, "--config="+file)
 	}
-	if d.file != "" {
-		flags = append(flags, "--config="+d.file)
+	if d.Outbox == "" {
+		return flags
+	}
+	if d.Discover != "" {
+		flags = append(flags, "--discover="+d.Discover)
 	}
 	return append(flags, "--outbox="+d.Outbox)
 }

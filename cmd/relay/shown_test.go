@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +33,25 @@ func TestShownCommandsSayWhatTheyDo(t *testing.T) {
 			OfOperation: of, Code: 201, Resource: odd, Body: odd, ContentType: odd, Failure: odd,
 		})
 		shownVerb(t, verbs.FreeOperation{OfOperation: of, Sure: true})
+	}
+}
+
+// TestShownCommandsNameTheOutbox: in whatever folder they are run.
+func TestShownCommandsNameTheOutbox(t *testing.T) {
+	t.Parallel()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := database{manyOutboxes: manyOutboxes{file: "relay.yaml"}}
+	file := "--config=" + filepath.Join(here, "relay.yaml")
+	if got := d.where(); !slices.Equal(got, []string{file}) {
+		t.Errorf("without a list: %q", got)
+	}
+	d.Discover = "select name from tenants"
+	want := []string{file, "--discover=" + d.Discover, "--outbox=one"}
+	if got := d.of(namedOutbox{name: "one"}).where(); !slices.Equal(got, want) {
+		t.Errorf("of a list: %q, want %q", got, want)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -244,13 +243,4 @@ func (o *Operator) LastGroup(ctx context.Context) (group string, err error) {
 		return "", fmt.Errorf("inbox: asking for the group of consumer %q: %w", o.consumer, pgsession.Advise(err))
 	}
 	return group, nil
-}
-
-// SetGroup is how Kafka's own command sets a group to an offset. An empty group is one to fill in.
-func SetGroup(group, topic string, partition int32, to int64) string {
-	if group = "'" + strings.ReplaceAll(group, "'", `'\''`) + "'"; group == "''" {
-		group = "..."
-	}
-	return fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
-		group, topic, partition, to)
 }

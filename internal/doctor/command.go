@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +29,11 @@ func Command(where []string, schema string, args ...string) string {
 	return quoted(words...)
 }
 
-// Reason is the placeholder for a reason, which is shown as it is.
-const Reason = `--reason="..."`
+// Reason is the flag with the placeholder for a reason, which is shown as it is. relay refuses the placeholder.
+const (
+	Reason      = `--reason="` + Placeholder + `"`
+	Placeholder = "..."
+)
 
 // plain lists the characters that need no quotes in a shell.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+"
@@ -86,5 +90,24 @@ func (f *findings) runWhy(args ...string) {
 
 // tool is run for one of Kafka's own tools.
 func (f *findings) tool(name string, args ...string) {
-	f.list[len(f.list)-1].Command = quoted(append([]string{name, "--bootstrap-server", f.brokers}, args...)...)
+	f.list[len(f.list)-1].Command = tool(name, f.brokers, args...)
+}
+
+// tool returns a command of one of Kafka's own tools. An empty value is one to fill in: a shell says which, and does
+// not run the command without it.
+func tool(name, brokers string, args ...string) string {
+	words := append([]string{name, "--bootstrap-server", brokers}, args...)
+	for i, w := range words {
+		if words[i] = quote(w); w == "" {
+			words[i] = `"${` + strings.ToUpper(strings.ReplaceAll(strings.Trim(words[i-1], "-"), "-", "_")) + `:?}"`
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// SetGroup returns the command of Kafka's own tool that sets a stopped group to an offset.
+func SetGroup(brokers, group, topic string, partition int32, to int64) string {
+	return tool("kafka-consumer-groups.sh", brokers, "--group", group, "--topic",
+		fmt.Sprintf("%s:%d", topic, partition), "--reset-offsets", "--to-offset", strconv.FormatInt(to, 10),
+		"--execute")
 }

@@ -346,7 +346,7 @@ func TestNextSteps(t *testing.T) {
 		"no topic, one broker": {
 			func(f *findings) {
 				f.topic(topic{Name: "t", Partitions: -1, Brokers: 1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
-			}, "--partitions ... --replication-factor 1", "--partitions 1 ",
+			}, `--partitions "${PARTITIONS:?}" --replication-factor 1`, "--partitions 1 ",
 		},
 	} {
 		var f findings

@@ -44,7 +44,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	names = slices.Compact(names)
 	client, closeIdle := s.Kafka.Client(10 * time.Second)
 	defer closeIdle()
-	f.brokers = addresses(client)
+	f.brokers = Addresses(client)
 	topics, meta, err := readTopics(ctx, client, names)
 	if err != nil {
 		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+
@@ -203,14 +203,13 @@ func (f *findings) absent(check string, t topic, pinned int) {
 		return
 	}
 	replicas := strconv.Itoa(min(max(t.Brokers, 1), 3))
-	if pinned == 0 {
-		f.add(Fail, check, "does not exist", means, "kafka-topics.sh --create --topic "+t.Name+
-			" --partitions ... --replication-factor "+replicas)
-		return
+	partitions := "" // as many as the person wants
+	if pinned > 0 {
+		partitions = strconv.Itoa(pinned)
 	}
 	f.add(Fail, check, "does not exist", means, "")
-	f.tool("kafka-topics.sh", "--create", "--topic", t.Name, "--partitions", strconv.Itoa(pinned),
-		"--replication-factor", replicas)
+	f.tool("kafka-topics.sh", "--create", "--topic", t.Name, "--partitions", partitions, "--replication-factor",
+		replicas)
 }
 
 func (f *findings) replication(check string, t topic) {

@@ -108,7 +108,7 @@ func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, err
 			return nil, errTransport
 		}
 	}
-	return consumer.Tail(ctx, strings.Split(addresses(client), ","), topic, tailLength, consumer.Config{
+	return consumer.Tail(ctx, strings.Split(Addresses(client), ","), topic, tailLength, consumer.Config{
 		Dial: transport.Dial, TLS: transport.TLS, SASL: transport.SASL, FetchWait: 50 * time.Millisecond,
 	})
 }
@@ -132,9 +132,9 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	return err != nil
 }
 
-// addresses returns the addresses of a client's brokers, separated by commas.
-func addresses(client *kafka.Client) string {
-	if client.Addr == nil {
+// Addresses returns the addresses of a client's brokers, separated by commas; "": of none.
+func Addresses(client *kafka.Client) string {
+	if client == nil || client.Addr == nil {
 		return ""
 	}
 	return client.Addr.String()

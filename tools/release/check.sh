@@ -38,6 +38,14 @@ echo "== go install, and a program of one's own that requires every module"
 	quietly go mod verify
 	quietly go build -o user .
 	echo "built with ${#modules[@]} modules"
+	quietly go install "$path/cmd/relay-dev@$version"
+	for kind in http sql worker; do
+		quietly "$GOPATH/bin/relay-dev" init --$kind "$work/$kind"
+		cd "$work/$kind"
+		quietly go vet ./...
+		grep -q "$path $version" go.mod
+	done
+	echo "relay-dev init writes services that require $version"
 )
 
 echo "== the archive, the deb and the rpm"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 )
 
 // OfPartition names a partition of a consumer.
@@ -52,6 +53,8 @@ does a released event of the partition that waits because its effect answers Ret
 type SkipRecords struct {
 	OfPartition
 	To int64 `line:"" default:"-1" shown:"(required)" help:"The first offset that is handled again: the one after the record that halts it."`
+
+	Brokers string `kong:"-"` // for the command of Kafka's that it tells; empty: unknown
 }
 
 // Verb implements Of.
@@ -62,7 +65,7 @@ func (v SkipRecords) Verb() Verb[*operator.Operator] {
 		Help: `For a record that halts its partition and can be neither decided nor parked. Its effect never runs: what the workers read again of the
 offsets that were skipped, they drop as repeats, until the topic is made again or its log is cut. Stop the consumer's workers, run this,
 set the group to the same offset, and start the workers:
-  kafka-consumer-groups.sh --group G --topic T:P --reset-offsets --to-offset N --execute
+  kafka-consumer-groups.sh --bootstrap-server B --group G --topic T:P --reset-offsets --to-offset N --execute
 The group's offset spares the workers a record that they cannot read; with brokers before Kafka 2.8, which do not tell a topic's id, only
 it keeps them from what was skipped. If only the group is moved, it returns to the inbox's position. A consumer that has run within the
 last two minutes is refused, for its workers would go on from where they are. With --kafka-brokers an offset beyond the end of the log is
@@ -77,7 +80,7 @@ refused, too.`,
 			return Done{
 				fmt.Sprintf("The consumer goes on at offset %d of %v, after %d: the effects between do not run. Set "+
 					"its group to the same offset as well, before its workers start:\n  %s", v.To, v.OfPartition, from,
-					operator.SetGroup(group, v.Topic, v.Partition, v.To)),
+					doctor.SetGroup(v.Brokers, group, v.Topic, v.Partition, v.To)),
 				map[string]any{"topic": v.Topic, "partition": v.Partition, "from": from, "to": v.To},
 			}, err
 		},

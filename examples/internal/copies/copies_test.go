@@ -1,5 +1,5 @@
-// Package copies does what somebody does who copies an example: it builds it in a module of its own, where no internal
-// package can be imported, and runs it over the tests' Postgres and Kafka.
+// Package copies does what somebody does who copies an example, or has `relay-dev init` write a service: it builds it
+// in a module of its own, where no internal package can be imported, and runs it over the tests' Postgres and Kafka.
 package copies
 
 import (
@@ -28,9 +28,11 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/contract"
 	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
@@ -42,6 +44,7 @@ const (
 
 // program is an example, and one unit of its work.
 type program struct {
+	init   string // the flag of `relay-dev init` that writes it; empty: it is a copy
 	prefix string // of its variables
 	// rename are names in its code that other tests use in the same Kafka.
 	rename []string
@@ -63,6 +66,12 @@ func payment(topic string) (event.Event, error) {
 		contract.PaymentCreated{PaymentID: event.NewID(), AccountID: "acc-1", Amount: 100, Currency: "EUR"})
 }
 
+func made(topic string) (event.Event, error) {
+	return event.NewJSON(event.Event{Topic: topic, Key: "acc-1", Type: "PaymentMade"}, map[string]any{
+		"id": event.NewID(), "account": "acc-1", "amount": 1999,
+	})
+}
+
 var programs = map[string]program{
 	"embed": {
 		rename: []string{"orders", "receipts", "revenue"}, topic: "orders", group: "revenue",
@@ -75,11 +84,7 @@ var programs = map[string]program{
 	"firsthour": {
 		rename: []string{"payments", "ledger"}, topic: "payments", group: "ledger", locked: "booking",
 		request: "PUT /accounts/acc-1",
-		event: func(topic string) (event.Event, error) {
-			return event.NewJSON(event.Event{Topic: topic, Key: "acc-1", Type: "PaymentMade"}, map[string]any{
-				"id": event.NewID(), "account": "acc-1", "amount": 1999,
-			})
-		},
+		event:   made,
 		prepare: func(t *testing.T, r *running) {
 			if code, answer, _ := r.request(t, "PUT /accounts/acc-1", ""); code != http.StatusNoContent {
 				t.Fatalf("PUT /accounts: %d %s", code, answer)
@@ -101,6 +106,77 @@ var programs = map[string]program{
 		env:  []string{"EMAIL_SMTP_ADDR=127.0.0.1:1"},
 		done: "select count(*) = 1 from email_notification",
 	},
+}
+
+// twice are the ways to the services of `relay-dev init`; each makes the same payment twice.
+var twice = map[string]func(t *testing.T, r *running){
+	"--http": func(t *testing.T, r *running) {
+		for range 2 {
+			code, answer, _ := r.request(t, "POST /payments", `{"account":"acc-1","amount":1999}`)
+			if code != http.StatusCreated {
+				t.Fatalf("POST /payments: %d %s", code, answer)
+			}
+		}
+		r.relay(t)
+	},
+	"--sql": func(t *testing.T, r *running) {
+		id := event.NewID()
+		for range 2 {
+			r.db.Exec(t, "select pay($1, 'acc-1', 1999)", id)
+		}
+		r.relay(t)
+	},
+	"--worker": func(t *testing.T, r *running) {
+		e, err := made(r.topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, e, e)
+	},
+}
+
+// TestServices is TestPrograms for what `relay-dev init` writes. A payment that is made twice is booked once.
+func TestServices(t *testing.T) {
+	if !draw.Nightly() {
+		t.Skip("by night; TestInitCompiles of cmd/relay-dev compiles them")
+	}
+	for kind, pay := range twice {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			program{
+				init: kind, rename: []string{"payments", "ledger"}, topic: "payments", group: "ledger",
+				locked: "ledger_entry", event: made,
+				done: "select count(*) = 2 and sum(amount) = 3998 from ledger_entry",
+				prepare: func(t *testing.T, r *running) {
+					pay(t, r)
+					pgtest.AwaitSQL(t, r.db, "select count(*) = 1 and sum(amount) = 1999 from ledger_entry")
+				},
+			}.run(t, "")
+		})
+	}
+}
+
+// relay runs a relay until the test ends.
+func (r *running) relay(t *testing.T) {
+	t.Helper()
+	kafka, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish, err := relay.New(r.db.Pool, kafka, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- publish.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		kafka.Close()
+	})
 }
 
 // TestPrograms: a copy of each example builds. It lives and is not ready before its database is there, and answers a
@@ -148,9 +224,10 @@ func (p program) run(t *testing.T, name string) {
 	}
 	var renamed []string
 	for _, old := range p.rename {
-		renamed = append(renamed, strconv.Quote(old), strconv.Quote(names[old]))
+		renamed = append(renamed, strconv.Quote(old), strconv.Quote(names[old]), "'"+old+"'", "'"+names[old]+"'")
 	}
-	binary := build(t, name, strings.NewReplacer(renamed...))
+	r.topic = names[p.topic]
+	binary := p.build(t, name, strings.NewReplacer(renamed...))
 
 	proxy := pgtest.NewProxy(t, r.db.URL)
 	proxy.Refuse(true)
@@ -183,7 +260,7 @@ func (p program) run(t *testing.T, name string) {
 		pgtest.AwaitSQL(t, r.db, p.done)
 		r.end(t, func() {})
 	} else {
-		p.endAtWork(t, r, names[p.topic])
+		p.endAtWork(t, r)
 	}
 	if done := pgtest.One[bool](t, r.db, p.done); !done {
 		t.Errorf("its work is not committed: not %s", p.done)
@@ -197,7 +274,7 @@ func (p program) run(t *testing.T, name string) {
 }
 
 // endAtWork ends the program while its work waits for a lock.
-func (p program) endAtWork(t *testing.T, r *running, topic string) {
+func (p program) endAtWork(t *testing.T, r *running) {
 	t.Helper()
 	lock, err := r.db.Pool.Begin(t.Context())
 	if err != nil {
@@ -210,7 +287,11 @@ func (p program) endAtWork(t *testing.T, r *running, topic string) {
 	}
 	answered := make(chan string, 1)
 	if p.event != nil {
-		p.publish(t, topic)
+		e, err := p.event(r.topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, e)
 		answered <- ""
 	} else {
 		go func() {
@@ -230,19 +311,17 @@ func (p program) endAtWork(t *testing.T, r *running, topic string) {
 	}
 }
 
-func (p program) publish(t *testing.T, topic string) {
+func publish(t *testing.T, events ...event.Event) {
 	t.Helper()
-	e, err := p.event(topic)
-	if err != nil {
-		t.Fatal(err)
+	for i := range events {
+		events[i].Position.Epoch = uuid.NewString() + ".1" // a relay's, so that it keeps its id
 	}
-	e.Position.Epoch = uuid.NewString() + ".1" // a relay's, so that it keeps its id
 	kafka, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer kafka.Close()
-	for _, err := range kafka.Publish(t.Context(), []event.Event{e}) {
+	for _, err := range kafka.Publish(t.Context(), events) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,6 +349,7 @@ type running struct {
 	db      *pgtest.DB
 	process *child.Process
 	address string
+	topic   string // that it consumes
 }
 
 func (r *running) start(t *testing.T, binary, prefix string, env []string) {
@@ -338,11 +418,18 @@ func (r *running) end(t *testing.T, then func()) {
 	}
 }
 
-// build copies examples/name into a module of its own, with the folders of examples that it imports, builds it, and
-// runs its tests.
-func build(t *testing.T, name string, rename *strings.Replacer) (binary string) {
+// build copies examples/name into a module of its own, with the folders of examples that it imports, or has relay-dev
+// write it; builds it, and runs its tests.
+func (p program) build(t *testing.T, name string, rename *strings.Replacer) (binary string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "shop")
+	if p.init != "" {
+		p.write(t, dir, rename)
+		return compile(t, dir, ".")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	module(t, dir)
 	for folders, i := []string{name}, 0; i < len(folders); i++ {
 		for _, imported := range copyFolder(t, folders[i], dir, rename) {
@@ -351,14 +438,48 @@ func build(t *testing.T, name string, rename *strings.Replacer) (binary string) 
 			}
 		}
 	}
+	return compile(t, dir, "./"+name)
+}
+
+// write has relay-dev write a service.
+func (p program) write(t *testing.T, dir string, rename *strings.Replacer) {
+	t.Helper()
+	cmd := exec.Command("go", "run", ours+"/cmd/relay-dev", "init", p.init, dir)
+	env, err := exec.Command("go", "env", "GOMODCACHE", "GOPROXY").Output()
+	cache, proxy, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What it requires is here already, and checked by this repository's go.sum.
+	cmd.Env = append(os.Environ(), "GOSUMDB=off", "GOPROXY=file://"+cache+"/cache/download,"+proxy)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("relay-dev init %s: %v\n%s", p.init, err, out)
+	}
+	sources, err := filepath.Glob(filepath.Join(dir, "*.[gs][oq]*")) // Go and SQL
+	if err != nil || len(sources) == 0 {
+		t.Fatal(err)
+	}
+	for _, path := range sources {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, []byte(rename.Replace(string(text))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func compile(t *testing.T, dir, name string) (binary string) {
+	t.Helper()
 	binary = filepath.Join(dir, "program")
-	for _, args := range [][]string{{"build", "-o", binary, "./" + name}, {"test", "./" + name}} {
+	for _, args := range [][]string{{"build", "-o", binary, name}, {"test", name}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod",
 			"DATABASE_URL="+pgtest.AdminURL(t))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("a copy of examples/%s does not build, or fails: %v\n%s", name, err, out)
+			t.Fatalf("a copy of %s does not build, or fails: %v\n%s", name, err, out)
 		}
 	}
 	return binary

@@ -299,6 +299,9 @@ func (client) LookAt() string {
 	return "how the program's client of Kafka is set, and whether the brokers run"
 }
 
+// Brokers returns the addresses of Kafka, for its own tools; "": unknown.
+func (d *Database) Brokers() string { return doctor.Addresses(d.cfg.Kafka) }
+
 // Subject returns the database as the doctor's subject.
 func (d *Database) Subject(readsOnly bool) doctor.Subject {
 	s := doctor.Subject{DB: d.Pool, Schema: d.Schema, ReadsOnly: readsOnly, Flags: d.Flags}

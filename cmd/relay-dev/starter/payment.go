@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/outbox"
+)
+
+// routes adds POST /payments, and returns what deletes expired keys.
+func routes(mux *http.ServeMux, db *pgxpool.Pool) (sweep func(context.Context) error, err error) {
+	keys, err := pgstore.New(db, pgstore.Config{})
+	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		res, err := pay(w, r, keys)
+		httpedge.Write(w, res, err) // the first answer, or its replay
+	})
+	return pgstore.Sweeper{Store: keys}.Run, err
+}
+
+// pay commits the Idempotency-Key with the payment: a client that got no answer sends its request again.
+func pay(w http.ResponseWriter, r *http.Request, keys *pgstore.Store) (res idempotency.Result, err error) {
+	key, err := httpedge.Key(r)
+	if err != nil {
+		return res, err
+	}
+	var p Payment
+	if err := httpedge.Decode(w, r, 64<<10, &p); err != nil {
+		return res, err
+	}
+	if p.ID != "" || p.Account == "" || p.Amount <= 0 {
+		return res, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "want an account and a positive amount"}
+	}
+	req, err := idempotency.NewRequest(idempotency.Key{Operation: "payment.make", Value: key}, p)
+	if err != nil {
+		return res, err
+	}
+	return keys.InTx(r.Context(), req, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+		p.ID = event.NewID().String()
+		if err := record(ctx, tx, p); err != nil {
+			return res, err
+		}
+		return httpedge.JSON(http.StatusCreated, p)
+	})
+}
+
+// record writes the payment and appends its event. The key is the account: its events are booked in order.
+func record(ctx context.Context, tx pgx.Tx, p Payment) error {
+	const insert = "insert into payment (id, account, amount) values ($1, $2, $3)"
+	if _, err := tx.Exec(ctx, insert, p.ID, p.Account, p.Amount); err != nil {
+		return err
+	}
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: p.Account, Type: "PaymentMade"}, p)
+	if err != nil {
+		return err
+	}
+	return outbox.Append(ctx, tx, e)
+}
