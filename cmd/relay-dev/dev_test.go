@@ -206,7 +206,7 @@ func TestSeed(t *testing.T) {
 	p := start(t, dir, "--seed")
 	p.find(`The shop has trouble to look at`)
 	p.shows("/", "Something is wrong", `returns`, `newsletter \(shop: the mail provider asks us to wait\), 20 events`,
-		`shipments`, `Halted 1 partition`, `Refused 3 events`, `Quarantined 1 event`)
+		`shipments`, `1 partition halted`, `Refused 3 events`, `1 in quarantine`)
 	p.shows("/keys", `invoices acme parked MESSAGE_TOO_LARGE`, `billing orders `+badCustomer+` parked no_account`)
 	p.shows("/consumers", `billing`, `warehouse`, `negative_stock`)
 	p.find(`(?m)orders/\d@\d+ +customer-\d+ +OrderPlaced +\d+ B  [0-9a-f-]{36}$`)
@@ -230,7 +230,7 @@ func TestSeed(t *testing.T) {
 		t.Logf("Kafka is at %s, and was at %s", got, brokers)
 	}
 	p.shows("/keys", `invoices acme parked MESSAGE_TOO_LARGE`)
-	p.shows("/", `newsletter \(shop`, `Halted 1 partition`)
+	p.shows("/", `newsletter \(shop`, `1 partition halted`)
 	if got := p.cluster(); got != cluster {
 		t.Errorf("Kafka is the cluster %s, and was %s", got, cluster)
 	}
