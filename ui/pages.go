@@ -38,10 +38,11 @@ func parsePages(h *Handler) (map[string]*template.Template, error) {
 		"utc": format.UTC, "clock": format.Clock, "said": said, "navigation": h.navigation,
 		"bytes": format.Size, "plural": format.Plural, "shown": verbs.Shown, "dict": dict,
 		"plural64": func(n int, what string) string { return format.Plural(int64(n), what) },
-		"bytes64":  func(n int64) string { return format.Size(int(n)) },
-		"runbook":  func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
-		"seconds":  func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },
-		"failed":   func(f doctor.Finding) bool { return f.Severity == doctor.Fail },
+		"sentence": sentence, "long": func(text string) bool { return len(text) > longSentence },
+		"bytes64": func(n int64) string { return format.Size(int(n)) },
+		"runbook": func(section string) string { return h.cfg.Docs + "/runbooks/" + section },
+		"seconds": func(s float64) string { return format.Dur(time.Duration(s * float64(time.Second))) },
+		"failed":  func(f doctor.Finding) bool { return f.Severity == doctor.Fail },
 	}
 	base, err := template.New("").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
@@ -114,4 +115,15 @@ func said(text string) template.HTML {
 		b.WriteString(part)
 	}
 	return template.HTML(b.String())
+}
+
+// longSentence is the length from which a sentence behind a code is folded.
+const longSentence = 120
+
+// sentence returns an error without the code that it begins with.
+func sentence(code, text string) string {
+	if rest, ok := strings.CutPrefix(text, code+": "); ok && code != "" {
+		return rest
+	}
+	return text
 }

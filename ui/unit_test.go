@@ -91,6 +91,20 @@ func TestMovement(t *testing.T) {
 	}
 }
 
+// TestSentence: a code is not said twice.
+func TestSentence(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][3]string{
+		{"no_account", "no_account: it has none", "it has none"},
+		{"no_account", "no_account_yet", "no_account_yet"},
+		{"", ": it has none", ": it has none"},
+	} {
+		if got := sentence(c[0], c[1]); got != c[2] {
+			t.Errorf("%q: %q", c, got)
+		}
+	}
+}
+
 // TestSaid: what is in backticks is code, and nothing is markup.
 func TestSaid(t *testing.T) {
 	t.Parallel()

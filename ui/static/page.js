@@ -49,7 +49,7 @@
   document.querySelector(".live").hidden = false;
 
   // Nobody's form is taken from under their hands, and nobody's keys lose their place.
-  const busy = () => main.querySelector("details.verb[open], details.editor[open], button:focus, select:focus") ||
+  const busy = () => main.querySelector("details:is(.verb, .editor, .fold)[open], button:focus, select:focus") ||
     document.querySelector(":focus-visible:not(main)") || !getSelection().isCollapsed;
 
   let renewing = false; // a slow answer does not replace a later one
