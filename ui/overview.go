@@ -70,6 +70,9 @@ func (q *request) overviewPage(databases ...*reads.Database) overviewPage {
 	p := overviewPage{Day: q.URL.Query().Get("window") == "day"}
 	var unsure []string
 	stand, moves := false, false
+	for _, d := range databases { // all begin before the first is waited for
+		_, _, _ = d.Moves.Get(q.Context(), 0)
+	}
 	for _, d := range databases {
 		one := q.overviewOf(d, p.Day)
 		for _, f := range one.Wrong {
