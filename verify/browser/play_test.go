@@ -2,6 +2,7 @@ package browser
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,6 +104,8 @@ func TestPlay(t *testing.T) {
 			b.awaitsText("On their way: 1 payment")
 			continue
 		}
+		b.awaits(press.button+" is counted", fmt.Sprintf(`Number(document.getElementById("payments").textContent) === %d &&
+			Number(document.getElementById("pairs").textContent) === %d`, payments+press.payments, pairs+press.pairs))
 		settled()
 		if p, r, e := count("payments")-payments, count("records")-records, count("pairs")-pairs; p != press.payments ||
 			r < press.records || e != press.pairs {
