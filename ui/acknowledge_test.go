@@ -58,7 +58,7 @@ func TestAcknowledge(t *testing.T) {
 			lacks(t, page, "to look at: </span>"+check)
 			warn(1)
 			shows("1 finding acknowledged", "3 events")
-			status, page = s.post("/db/orders/acknowledge", "check", check, "found", found, "days", "0")
+			_, page = s.post("/db/orders/acknowledge", "check", check, "found", found, "days", "0")
 			wants(t, page, "It is acknowledged no longer.")
 			shows("to look at: " + check)
 			if status, _ = s.post("/db/orders/acknowledge", "check", "durability", "found",

@@ -195,8 +195,10 @@ func TestRoleOperator(t *testing.T) {
 	if status, page := i.request(http.MethodPost, "/db/"+db+"/topics/pause", form, as); status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	for _, path := range []string{"/", "/keys", "/failures", "/consumers", "/relays", "/audit", "/idempotency",
-		"/search?text=pay-1", "/scheduled", "/archive", "/topics"} {
+	for _, path := range []string{
+		"/", "/keys", "/failures", "/consumers", "/relays", "/audit", "/idempotency",
+		"/search?text=pay-1", "/scheduled", "/archive", "/topics",
+	} {
 		if status, page := i.request(http.MethodGet, path, nil, as); status != http.StatusOK ||
 			strings.Contains(page, "Not looked at: ") || strings.Contains(page, "lets this page only read") {
 			t.Errorf("%s: %d %s", path, status, page)
