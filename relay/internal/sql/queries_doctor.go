@@ -56,6 +56,29 @@ from {schema}relay_member m
 where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc
 	limit 5`
 
+	// Their names (start.Session) and roles are visible to every role.
+	RelaySessions = `-- relay: relay sessions
+with sessions as (
+	select a.usename as role, count(*) as n from pg_stat_activity a
+	where a.datname = current_database() and a.application_name like 'effectonce relay _%' and a.usename is not null
+	group by 1
+)
+select s.role::text, s.n, array(
+	select n.kind || ' ' || n.name || ': ' || n.want
+	from unnest($1::text[], $2::text[], $3::text[]) n (kind, name, want)
+	where not case n.kind
+		when 'table' then has_table_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+			or n.want in ('select', 'insert', 'update')
+				and has_any_column_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+		when 'sequence' then has_sequence_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+		else has_function_privilege(s.role, to_regprocedure('{schema}' || n.name), n.want) end
+	union
+	select 'schema ' || c.relnamespace::regnamespace || ': usage' from pg_class c
+	where c.oid = '{schema}relay_member'::regclass and not has_schema_privilege(s.role, c.relnamespace, 'usage')
+	order by 1),
+	exists (select from pg_class c where c.relname = 'relay_member' and c.oid <> '{schema}relay_member'::regclass)
+from sessions s order by 1`
+
 	Troubled = `-- relay: troubled
 select coalesce(nullif(m.name, ''), m.owner::text) || ', for ' || date_trunc('second', m.seen - m.trouble_since)
 	|| ': ' || m.trouble
