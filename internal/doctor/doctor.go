@@ -164,6 +164,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 		f.standby(ctx, s.DB)
 		return f.list // such a server cannot answer most of the other checks
 	}
+	f.disk(ctx, s.DB)
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
