@@ -23,6 +23,7 @@ type topic struct {
 	Leaderless              []int // partitions without a leader
 	Settings                map[string]string
 	Empty                   bool  // never written to
+	Unacked                 bool  // an event that is older than the pin waits for it
 	Err                     error // of reading the settings; the rest is known
 }
 
@@ -58,6 +59,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 			f.misspelt(t.Name)
 			continue
 		}
+		t.Unacked = slices.Contains(outbox.Unacked, t.Name)
 		f.topic(t, counts[t.Name], window)
 	}
 }
@@ -198,7 +200,13 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 			"Let every consumer read the topic to its end. Then:")
 		f.runWhy("topics", "accept", "--topic="+t.Name, "--partitions="+strconv.Itoa(t.Partitions))
 	}
-	if t.Empty && pinned > 0 {
+	switch {
+	case !t.Empty || pinned == 0:
+	case t.Unacked:
+		f.add(Warn, check, "nothing was ever written to it, and events wait for it that are older than its pin",
+			"The relays have found the topic, and Kafka has acknowledged none of these events yet.",
+			"Look at what is said of the relays and of Kafka.")
+	default:
 		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it",
 			"It was deleted and made again: what was published before is gone with it, and consumers' "+
 				"offsets are of the old one. Or nothing could be written yet.", "If it was made again: `relay "+

@@ -58,6 +58,8 @@ type Diagnosis struct {
 	Topics  []Topic
 	Waiting []string
 	Cluster string
+	// Unacked are pinned topics for which an event waits that is older than the pin: perhaps nothing was acked there.
+	Unacked []string
 	Vacuum  VacuumDiagnosis
 }
 
@@ -226,6 +228,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	}
 	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
 	d.Waiting = x.texts(ctx, sql.WaitingTopics)
+	d.Unacked = x.texts(ctx, sql.Unacked)
 	d.Topics = rowsOf(ctx, x, pgx.RowToStructByPos[Topic], sql.ListTopics)
 	return d, x.err
 }

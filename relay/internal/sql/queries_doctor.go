@@ -99,6 +99,18 @@ select (select count(*) from {schema}outbox_parked), (select count(*) from {sche
 select distinct e.topic from {schema}outbox_lane l cross join lateral (
 	select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e order by 1`
 
+	// A topic is pinned before anything is sent there: what was acked since does not wait any more.
+	Unacked = `-- relay: unacked
+select t.topic from {schema}outbox_topic t join (
+	select w.topic, min(w.created_at) as first from (
+		select h.topic, h.created_at from {schema}outbox_held h
+		union all
+		select e.topic, e.created_at from {schema}outbox_lane l cross join lateral (
+			select e.topic, e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
+	) w group by w.topic
+) w on w.topic = t.topic
+where w.first < t.pinned_at order by 1`
+
 	Cluster = `-- relay: cluster
 select coalesce(kafka_cluster, '') from {schema}outbox_meta`
 
