@@ -343,6 +343,18 @@ func TestNextSteps(t *testing.T) {
 				f.topic(topic{Name: "__consumer_offsets", Partitions: -1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
 			}, "another topic", "--create",
 		},
+		"held without WRITE": {
+			func(f *findings) {
+				f.held([]operator.Topic{{Topic: "t", Held: 1}},
+					[]string{"host:8 holds topic t for 9s: [29] Topic Authorization Failed"})
+			}, "Allow WRITE", "Mend",
+		},
+		"held without a leader": {
+			func(f *findings) {
+				f.held([]operator.Topic{{Topic: "t", Held: 1}},
+					[]string{"host:8 holds topic t/0 for 9s: [5] Leader Not Available"})
+			}, "what the relay names", "ACL",
+		},
 		"no topic, one broker": {
 			func(f *findings) {
 				f.topic(topic{Name: "t", Partitions: -1, Brokers: 1, Err: kafka.UnknownTopicOrPartition}, 0, 0)

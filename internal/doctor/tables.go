@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -228,14 +230,18 @@ func (f *findings) held(topics []operator.Topic, why []string) {
 		case t.Held > 0:
 			held = t.Topic
 			found := fmt.Sprintf("%s: %d events", t.Topic, t.Held)
+			next := "Look at what is said of topic " + t.Topic + " below, its brokers and its ACLs."
 			for _, one := range why {
-				if strings.Contains(one, "topic "+t.Topic+" for ") || strings.Contains(one, "topic "+t.Topic+"/") {
-					found += "; " + one
+				if !strings.Contains(one, "topic "+t.Topic+" for ") && !strings.Contains(one, "topic "+t.Topic+"/") {
+					continue
+				}
+				found += "; " + one
+				if next = "Mend what the relay names."; strings.Contains(one, kafka.TopicAuthorizationFailed.Title()) {
+					next = allow("WRITE", kafka.TopicAuthorizationFailed)
 				}
 			}
 			f.add(Warn, "held", found, "The topic, or a partition of it, "+
-				"does not take them now. They go out by themselves, in order, once it does.",
-				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs.")
+				"does not take them now. They go out by themselves, in order, once it does.", next)
 			f.run("topics", "held", "--topic="+t.Topic)
 		}
 	}
