@@ -101,7 +101,7 @@ func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 	if pinned != "" && meta.ClusterID != "" && meta.ClusterID != pinned {
 		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s",
 			len(meta.Brokers), meta.ClusterID, pinned),
-			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
+			"Relays refuse these brokers: their topics are not those that consumers read. All events wait.",
 			"Look at --kafka-brokers. Only if the topics have moved to this cluster:")
 		f.runWhy("topics", "accept-cluster", "--cluster="+meta.ClusterID)
 		return
