@@ -5,9 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/errtree"
 )
 
-// outage logs the start and the end of an outage of Kafka once each, even if several parts of the consumer notice it.
+// outage logs the start and the end of an outage of Kafka once each, even if several parts of the consumer notice it,
+// and each kind of error meanwhile.
 type outage struct {
 	log      *slog.Logger
 	observer *Observer
@@ -18,6 +21,7 @@ type outage struct {
 	since time.Time
 	err   error
 	parts map[string]bool // the parts that fail now
+	kinds errtree.Kinds   // of errors of this outage
 }
 
 // fail records the failure of a part.
@@ -30,9 +34,13 @@ func (o *outage) fail(part string, err error) {
 	}
 	o.parts[part], o.err = true, err
 	if o.down {
+		if o.kinds.New(err) {
+			o.log.Warn("Kafka still fails, with another error", "at", part, "error", err)
+		}
 		return
 	}
-	o.down, o.since = true, time.Now()
+	o.down, o.since, o.kinds = true, time.Now(), errtree.Kinds{}
+	o.kinds.New(err)
 	o.log.Warn("Kafka cannot be used now: trying again until it can", "at", part, "error", err)
 	if o.observer.Outage != nil {
 		o.observer.Outage(OutageInfo{Err: err})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/effectonce/effectonce/internal/errtree"
 )
 
 // pauses returns a growing wait with jitter and without an end.
@@ -16,21 +18,27 @@ func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBa
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
-// outage logs once when the database goes away and once when it is back, however many goroutines wait for it.
+// outage logs once when the database goes away and once when it is back, however many goroutines wait for it, and each
+// kind of error meanwhile.
 type outage struct {
 	log   *slog.Logger
 	on    atomic.Bool
 	mu    sync.Mutex
 	since time.Time
+	kinds errtree.Kinds
 }
 
 func (o *outage) down(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.on.Load() {
+		if o.kinds.New(err) {
+			o.log.Warn("inbox: the database still fails, with another error", "error", err)
+		}
 		return
 	}
-	o.since = time.Now()
+	o.since, o.kinds = time.Now(), errtree.Kinds{}
+	o.kinds.New(err)
 	o.on.Store(true)
 	o.log.Warn("inbox: the database does not answer; waiting for it", "error", err)
 }

@@ -62,7 +62,7 @@ type Config struct {
 	// Pin returns the partition count to use for a topic that has partitions partitions now, and stores that count if
 	// the topic is new. cluster is the id of the Kafka cluster, or "" if the brokers do not send one; Pin returns an
 	// error for a cluster other than the topic's. With no partitions, because the brokers do not know the topic or do
-	// not show it, it only compares the cluster. An [outcome.Refusal] refuses the topic. Another error
+	// not show it, or for no topic, it only compares the cluster. An [outcome.Refusal] refuses the topic. Another error
 	// makes the verdicts of the call unknown if the topic is new, has grown or is in another cluster. Pin is called at
 	// a topic's first use, every RecheckEvery, after a failure, and at each Publish while the topic is refused; by one
 	// goroutine at a time per topic. Nil: the first count is kept in memory for the life of the Kafka.

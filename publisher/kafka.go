@@ -90,9 +90,25 @@ func (k *Kafka) Close() error {
 	return nil
 }
 
-// Reach asks a broker for its API versions. It returns nil if one answers.
+// Reach asks a broker for its API versions and its cluster. It returns nil if one answers, and Config.Pin does not
+// refuse the cluster.
 func (k *Kafka) Reach(ctx context.Context) error {
-	if _, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{}); err != nil {
+	_, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{}) // never from a cache, as metadata are
+	if err != nil || k.cfg.Pin == nil {
+		return unreached(err)
+	}
+	meta, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+	if err != nil || meta.ClusterID == "" {
+		return unreached(err)
+	}
+	if _, err := k.cfg.Pin(ctx, meta.ClusterID, "", 0); isRefusal(err) {
+		return fmt.Errorf("publisher: %w", err)
+	}
+	return nil
+}
+
+func unreached(err error) error {
+	if err != nil {
 		return fmt.Errorf("publisher: no broker answers: %w", err)
 	}
 	return nil

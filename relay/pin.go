@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/outcome"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // Pin pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's database: the first count of
@@ -25,7 +26,7 @@ func (o *Outbox) Pin(ctx context.Context, cluster, topic string, partitions int)
 				What: fmt.Sprintf("relay: pinning the partition count of topic %q", topic), Err: err,
 			}
 		case home != "" && cluster != "" && home != cluster:
-			return 0, otherCluster(home, cluster)
+			return 0, &outcome.Refusal{Topic: true, Err: &start.ForeignError{Pinned: home, Found: cluster}}
 		case partitions == 0:
 			return 0, nil
 		case pinned > 0 && (home != "" || cluster == ""):
@@ -45,11 +46,4 @@ func (o *Outbox) pin(ctx context.Context, cluster, topic string, partitions int)
 			return tx.QueryRow(ctx, o.schema.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
 		})
 	return home, pinned, err
-}
-
-// otherCluster refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
-func otherCluster(pinned, found string) error {
-	return &outcome.Refusal{Topic: true, Err: fmt.Errorf("relay: the brokers are those of Kafka cluster %s, and the "+
-		"outbox publishes to %s: look at the brokers' addresses; if its topics have moved, let everything published "+
-		"so far be consumed, then run `relay topics accept-cluster --cluster %[1]s`", found, pinned)}
 }

@@ -1,11 +1,13 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
@@ -80,9 +82,11 @@ func TestP4AnotherClusterIsRefused(t *testing.T) {
 	db.Exec(t, `update outbox_meta set kafka_cluster = 'another'`)
 	appendTo(t, db, topic, 200, 20, 0)
 	stop := startRelay(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
-	awaitDrained(t, db)
-	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != 200 {
-		t.Errorf("%d of 200 events are held", n)
+	pgtest.AwaitSQL(t, db, `select exists (select from relay_member
+		where trouble like 'kafka: %and the outbox publishes to another:%')`)
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_held) + (select count(*) from outbox_event)`); n != 200 {
+		t.Errorf("%d of 200 events wait", n)
 	}
 	if n := len(kafkatest.ReadAll(t, topic)); n != 0 {
 		t.Fatalf("%d events are in the other cluster", n)
@@ -102,6 +106,59 @@ func TestP4AnotherClusterIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	published(t, brokers, topic, 20, 10)
+}
+
+// abroad is a publisher with the brokers of another cluster.
+type abroad struct {
+	memory
+	pin func(ctx context.Context, topic string, partitions int) error
+}
+
+func (a *abroad) Reach(ctx context.Context) error { return a.pin(ctx, "", 0) }
+
+// TestP4ForeignRelayGivesItsLanesUp: a relay with the brokers of another cluster leaves its lanes, with what it holds,
+// to relays with the right ones, says so, and takes none until that cluster is accepted.
+func TestP4ForeignRelayGivesItsLanesUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases")
+	}
+	t.Parallel()
+	db := outboxDB(t)
+	box, err := relay.Open(db.Pool, "")
+	if err == nil {
+		_, err = box.Pin(t.Context(), "one", "payments", 3)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(name string) relay.Config {
+		return config(func(c *relay.Config) { c.Name, c.Lease = name, 6*time.Second })
+	}
+	to := &abroad{pin: func(ctx context.Context, topic string, partitions int) error {
+		_, err := box.Pin(ctx, "two", topic, partitions)
+		return err
+	}}
+	to.verdict = func(_ int, e event.Event) error { return to.pin(context.Background(), e.Topic, 3) }
+	startRelay(t, newRelay(t, db, to, named("foreign")))
+	const its = `select count(*) from outbox_lane l join relay_member m on m.owner = l.owner where m.name = 'foreign'`
+	pgtest.AwaitSQL(t, db, `select ($1 = (`+its+`))`, relay.Lanes)
+	appendTo(t, db, "payments", 200, 20, 0)
+	pgtest.AwaitSQL(t, db, `select (0 = (`+its+`)) and exists (select from relay_member where trouble like
+		'kafka: relay: the brokers are those of Kafka cluster two, and the outbox publishes to one: %')`)
+	well := newBroker(4)
+	stop := startRelay(t, newRelay(t, db, well, named("well")))
+	awaitEmpty(t, db)
+	if n := pgtest.One[int](t, db, its); n != 0 || to.count() != 0 {
+		t.Errorf("the foreign relay has %d lanes, and has published %d events", n, to.count())
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	checkEveryKey(t, well, 20, 10)
+	if err := newOperator(t, db).AcceptCluster(t.Context(), "two", "it has moved"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select ($1 = (`+its+`))`, relay.Lanes)
 }
 
 // TestPinsOfAReadOnlyRole: a role whose transactions are read-only by default, and asynchronous, pins all the same.

@@ -38,6 +38,7 @@ type Router interface {
 // it gets an error it takes no lanes from other relays, nor free ones that they may take. A relay whose events stay
 // without an ack asks before it claims other lanes.
 type Reacher interface {
-	// Reach returns nil if a broker answers. It ends when ctx does.
+	// Reach returns nil if a broker answers, and the refusal of [Outbox.Pin] if it is of another cluster than the
+	// outbox publishes to: such a relay gives up its lanes. It ends when ctx does.
 	Reach(ctx context.Context) error
 }

@@ -43,7 +43,7 @@ func testLeastRights(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	newTopic := func(t *testing.T) string { return kafkatest.TopicAt(t, kafka.Brokers(), 2) }
 	for missing, says := range map[string][]string{ // the texts of the relay and of doctor
 		"":      {`"running"`, "one replica"},
-		"WRITE": {"Topic Authorization Failed", "its brokers and its ACLs"},
+		"WRITE": {"Topic Authorization Failed", "Allow WRITE on the topic"},
 		"READ": {
 			"could not check whether Kafka is ahead of this database",
 			"could not be compared: ",

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -79,6 +80,7 @@ type findings struct {
 	where    []string // flags that name the database in commands
 	inSchema string
 	brokers  string // in the form of Kafka's tools
+	silent   error  // of the first request that Kafka did not answer
 }
 
 func (f *findings) ok(check, format string, args ...any) {
@@ -86,7 +88,9 @@ func (f *findings) ok(check, format string, args ...any) {
 }
 
 func (f *findings) skip(check, why string) {
-	f.list = append(f.list, Finding{Check: check, Severity: Skip, Found: "not looked at: " + why})
+	f.list = append(f.list, Finding{
+		Check: check, Severity: Skip, Found: "not looked at: " + strings.Join(strings.Fields(why), " "),
+	})
 }
 
 func (f *findings) add(severity Severity, check, found, means, next string) {
@@ -95,27 +99,49 @@ func (f *findings) add(severity Severity, check, found, means, next string) {
 	f.list = append(f.list, Finding{Check: check, Severity: severity, Found: found, Means: means, Next: next})
 }
 
+const (
+	notKnown  = "What cannot be looked at is not known to work."
+	readError = "Read the error."
+)
+
 // failedAtKafka is failed for an error of a broker: one that is silent holds no lock of the database.
 func (f *findings) failedAtKafka(check string, err error) {
-	f.add(Fail, check, "could not look: "+err.Error(), notKnown, "Read the error.")
+	if unlessAnswered(err) != nil {
+		f.skip(check, seeKafka)
+		f.silent = err
+		return
+	}
+	f.add(Fail, check, "could not look: "+err.Error(), notKnown, allow("DESCRIBE and READ", err))
 }
 
-const notKnown = "What cannot be looked at is not known to work."
+// cutOff says that a check took too long: Locks says of that what is known.
+func (f *findings) cutOff(check string, err error) {
+	f.skip(check, err.Error())
+	f.list[len(f.list)-1].Next = seeLocks
+}
 
+// failed says that a check could not look. What ended without an answer says nothing of what it looked for.
 func (f *findings) failed(check string, err error) {
 	err = pgsession.Advise(err)
-	const means, next = notKnown, "Read the error."
-	if waited(err) {
-		f.add(Fail, check, "could not look: "+err.Error(), means, seeLocks)
+	found, next := "could not look: "+err.Error(), readError
+	switch {
+	case pgerr.Is(err, pgerr.LockNotAvailable):
+		next = seeLocks
+	case waited(err):
+		f.cutOff(check, err)
+		return
+	case pgerr.Away(err) && !pgerr.Answered(err):
+		f.skip(check, "Postgres did not answer: see `postgres`")
+		if !slices.ContainsFunc(f.list, func(f Finding) bool { return f.Check == "postgres" }) {
+			f.unanswered(err)
+		}
+		return
+	case pgerr.Denied(err) != "":
+		f.add(Fail, check, found, notKnown, "Grant to this role what it lacks; this prints what each role needs.")
+		f.run("migrate", "--roles", "--print")
 		return
 	}
-	if pgerr.Code(err) == "" { // not an error of the server
-		f.add(Fail, check, "could not look: "+err.Error(), means, next)
-		return
-	}
-	f.add(Fail, check, "could not look: "+err.Error(), means,
-		next+" The role may lack grants; this prints those that each role needs.")
-	f.run("migrate", "--roles", "--print")
+	f.add(Fail, check, found, notKnown, next)
 }
 
 // Examine runs all checks, one after another. Errors are findings.
@@ -141,6 +167,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 		f.standby(ctx, s.DB)
 		return f.list // such a server cannot answer most of the other checks
 	}
+	f.disk(ctx, s.DB)
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
@@ -149,7 +176,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 }
 
 func (f *findings) unanswered(err error) {
-	next := "Look at --database-url, and whether Postgres runs."
+	next := cmp.Or(pgerr.Refused(err), "Look at --database-url, and whether Postgres runs.")
 	if pgerr.Is(err, pgerr.TooManyConnections) {
 		next = "Postgres answers, and has no connection left for this role or database. As a superuser: " +
 			"select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; " +
@@ -162,6 +189,8 @@ func (f *findings) unanswered(err error) {
 func (f *findings) tables(ctx context.Context, s Subject) {
 	var pinned operator.Diagnosis
 	var window time.Duration
+	var consumers []inboxoperator.ConsumerDiagnosis
+	before := len(f.list)
 	outboxHere, outbox := f.schema(ctx, s, migrations.Outbox)
 	inboxHere, inboxed := f.schema(ctx, s, migrations.Inbox)
 	if keysHere, _ := f.schema(ctx, s, migrations.Idempotency); !outboxHere && !inboxHere && !keysHere {
@@ -194,8 +223,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 			foreign += 2
 		default:
 			f.inbox(d)
-			f.progress(ctx, s.Kafka, d.Consumers)
-			window = shortest(d)
+			consumers, window = d.Consumers, shortest(d)
 		}
 	}
 	switch {
@@ -211,6 +239,18 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		f.run("migrate", "--roles", "--print")
 	}
 	f.kafka(ctx, s, pinned, window)
+	for _, c := range consumers {
+		if f.silent != nil {
+			f.skip("progress "+c.Consumer, seeKafka)
+			continue
+		}
+		f.progress(ctx, s.Kafka, []inboxoperator.ConsumerDiagnosis{c})
+	}
+	if f.silent != nil { // the cause before what follows from it
+		cause := findings{}
+		cause.noKafka(s.Kafka, f.silent, ctx.Err())
+		f.list = slices.Insert(f.list, before, cause.list...)
+	}
 }
 
 // grant says how to give the grants that `relay migrate --roles --print` prints.

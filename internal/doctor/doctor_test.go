@@ -343,6 +343,18 @@ func TestNextSteps(t *testing.T) {
 				f.topic(topic{Name: "__consumer_offsets", Partitions: -1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
 			}, "another topic", "--create",
 		},
+		"held without WRITE": {
+			func(f *findings) {
+				f.held([]operator.Topic{{Topic: "t", Held: 1}},
+					[]string{"host:8 holds topic t for 9s: [29] Topic Authorization Failed"})
+			}, "Allow WRITE", "Mend",
+		},
+		"held without a leader": {
+			func(f *findings) {
+				f.held([]operator.Topic{{Topic: "t", Held: 1}},
+					[]string{"host:8 holds topic t/0 for 9s: [5] Leader Not Available"})
+			}, "what the relay names", "ACL",
+		},
 		"no topic, one broker": {
 			func(f *findings) {
 				f.topic(topic{Name: "t", Partitions: -1, Brokers: 1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
@@ -397,14 +409,18 @@ func TestKafka(t *testing.T) {
 	day := fmt.Sprint((24 * time.Hour).Milliseconds())
 	grown := kafkatest.Topic(t, 4, map[string]string{"retention.ms": "-1", "cleanup.policy": "compact"})
 	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
-	remade := kafkatest.Topic(t, 3)
+	remade, fresh := kafkatest.Topic(t, 3), kafkatest.Topic(t, 3)
 	db.Exec(t, `insert into outbox_event (topic, type) values ('waiting-for', 'T')`)
 	db.Exec(t,
 		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
 				content_type, created_at)
 		values (1, 1, 'held-for', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at) select 1, 2, $1, -1, 2, false, gen_random_uuid(), '', '', 'k', 'T', '', now()`,
+		fresh)
 	kafkatest.Produce(t, fits, kafkatest.Record{Key: []byte("k"), Value: []byte("v")})
-	for topic, partitions := range map[string]int{grown: 3, fits: 3, remade: 3, "no-such-topic": 5} {
+	for topic, partitions := range map[string]int{grown: 3, fits: 3, remade: 3, fresh: 3, "no-such-topic": 5} {
 		db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, $2)`, topic, partitions)
 	}
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 14)`)
@@ -425,6 +441,9 @@ func TestKafka(t *testing.T) {
 	expect(t, list, "topic "+grown, Fail, "retention is for ever, the shortest inbox window here 14 days")
 	expect(t, list, "topic "+grown, Fail, "cleanup.policy is compact")
 	expect(t, list, "topic "+remade, Fail, "nothing was ever written to it")
+	if severity, text := worst(list, "topic "+fresh); severity != Warn || !strings.Contains(text, "its pin") {
+		t.Errorf("a topic that was made after its events: %s %s", severity, text)
+	}
 	expect(t, list, "topic "+fits, Warn, "one replica") // the tests' broker is alone
 	expect(t, list, "topic no-such-topic", Fail, "does not exist")
 	expect(t, list, "topic waiting-for", Fail, "does not exist")
@@ -687,6 +706,10 @@ func TestJudgements(t *testing.T) {
 		"unclean": {
 			topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0),
 			"topic t", Warn, "unclean",
+		},
+		"remade": {topicOf(func(t *topic) { t.Empty = true }, 0), "topic t", Fail, "published to it, and nothing"},
+		"made after its events": {
+			topicOf(func(t *topic) { t.Empty, t.Unacked = true, true }, 0), "topic t", Warn, "older than its pin",
 		},
 		"leaderless": {
 			topicOf(func(t *topic) { t.Leaderless = []int{2, 0} }, 0), "topic t", Fail,

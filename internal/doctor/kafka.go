@@ -23,6 +23,7 @@ type topic struct {
 	Leaderless              []int // partitions without a leader
 	Settings                map[string]string
 	Empty                   bool  // never written to
+	Unacked                 bool  // an event that is older than the pin waits for it
 	Err                     error // of reading the settings; the rest is known
 }
 
@@ -46,10 +47,7 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	defer closeIdle()
 	f.brokers = Addresses(client)
 	topics, meta, err := readTopics(ctx, client, names)
-	if err != nil {
-		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+
-			"outbox, in order.",
-			"Look at "+s.Kafka.LookAt()+".")
+	if f.silent = err; meta == nil {
 		return
 	}
 	f.cluster(meta, outbox.Cluster)
@@ -61,8 +59,34 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 			f.misspelt(t.Name)
 			continue
 		}
+		t.Unacked = slices.Contains(outbox.Unacked, t.Name)
 		f.topic(t, counts[t.Name], window)
 	}
+}
+
+// seeKafka is why nothing is known of what only Kafka knows.
+const seeKafka = "Kafka did not answer: see `kafka`"
+
+// noKafka says that a request got no answer. That is no failure if the time for all checks has ended.
+func (f *findings) noKafka(conn Kafka, err, ended error) {
+	if ended != nil {
+		f.cutOff("kafka", err)
+		return
+	}
+	f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published there. Events wait in "+
+		"the outbox, in order.", "Look at "+conn.LookAt()+".")
+}
+
+// allow is what to do about an answer of Kafka that is an error.
+func allow(what string, err error) string {
+	for _, code := range []kafka.Error{
+		kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed, kafka.ClusterAuthorizationFailed,
+	} {
+		if errors.Is(err, code) {
+			return "Allow " + what + " on the topic to --kafka-username: docs/security.md"
+		}
+	}
+	return readError
 }
 
 // misspelt warns of a paused topic that neither the outbox nor Kafka knows.
@@ -77,7 +101,7 @@ func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 	if pinned != "" && meta.ClusterID != "" && meta.ClusterID != pinned {
 		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s",
 			len(meta.Brokers), meta.ClusterID, pinned),
-			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
+			"Relays refuse these brokers: their topics are not those that consumers read. All events wait.",
 			"Look at --kafka-brokers. Only if the topics have moved to this cluster:")
 		f.runWhy("topics", "accept-cluster", "--cluster="+meta.ClusterID)
 		return
@@ -85,13 +109,15 @@ func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
 }
 
+// readTopics asks for topics. After a request without an answer, whose error it returns, it asks no more: the next one
+// would wait as long.
 func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, meta *kafka.MetadataResponse,
-	err error,
+	silent error,
 ) {
 	if names == nil {
 		names = []string{} // nil would mean all
 	}
-	meta, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,14 +137,25 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 				one.Leaderless = append(one.Leaderless, p.ID)
 			}
 		}
-		one.Settings, one.Err = readSettings(ctx, client, t.Name)
-		if len(one.Leaderless) == 0 {
+		if one.Err = silent; silent == nil {
+			one.Settings, one.Err = readSettings(ctx, client, t.Name)
+			silent = unlessAnswered(one.Err)
+		}
+		if silent == nil && len(one.Leaderless) == 0 {
 			written, err := kafkaconn.Written(ctx, client, t.Name, one.Partitions)
-			one.Empty = err == nil && !written
+			one.Empty, silent = err == nil && !written, unlessAnswered(err)
 		}
 		list = append(list, one)
 	}
-	return list, meta, nil
+	return list, meta, silent
+}
+
+// unlessAnswered returns the error of a request that got no answer; nil: it was answered, perhaps with an error.
+func unlessAnswered(err error) error {
+	if _, answered := errors.AsType[kafka.Error](err); answered {
+		return nil
+	}
+	return err
 }
 
 func readSettings(ctx context.Context, client *kafka.Client, name string) (map[string]string, error) {
@@ -155,7 +192,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 		return
 	case t.Partitions < 0:
 		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.",
-			"Look at the ACLs of --kafka-username: DESCRIBE and WRITE.")
+			allow("DESCRIBE and WRITE", t.Err))
 		return
 	case pinned > 0 && t.Partitions != pinned:
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
@@ -163,7 +200,13 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 			"Let every consumer read the topic to its end. Then:")
 		f.runWhy("topics", "accept", "--topic="+t.Name, "--partitions="+strconv.Itoa(t.Partitions))
 	}
-	if t.Empty && pinned > 0 {
+	switch {
+	case !t.Empty || pinned == 0:
+	case t.Unacked:
+		f.add(Warn, check, "nothing was ever written to it, and events wait for it that are older than its pin",
+			"The relays have found the topic, and Kafka has acknowledged none of these events yet.",
+			"Look at what is said of the relays and of Kafka.")
+	default:
 		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it",
 			"It was deleted and made again: what was published before is gone with it, and consumers' "+
 				"offsets are of the old one. Or nothing could be written yet.", "If it was made again: `relay "+
@@ -176,10 +219,13 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 			"Their events wait; the others go on.", "Bring the brokers of their replicas back.")
 		f.tool("kafka-topics.sh", "--describe", "--topic", t.Name)
 	}
-	if t.Err != nil {
+	switch {
+	case unlessAnswered(t.Err) != nil:
+		f.skip(check, seeKafka)
+	case t.Err != nil:
 		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not "+
-			"looked at.", "Allow DESCRIBE_CONFIGS on the topic to --kafka-username.")
-	} else {
+			"looked at.", allow("DESCRIBE_CONFIGS", t.Err))
+	default:
 		f.replication(check, t)
 		f.retention(check, t, window)
 	}

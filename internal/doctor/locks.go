@@ -66,7 +66,11 @@ func readBlockers(ctx context.Context, db *pgxpool.Pool, schema string) ([]block
 
 // waited reports whether err may have ended a wait for a lock.
 func waited(err error) bool {
-	return pgerr.Is(err, pgerr.LockNotAvailable) || errors.Is(err, context.DeadlineExceeded)
+	switch pgerr.Code(err) {
+	case pgerr.LockNotAvailable, pgerr.QueryCanceled, pgerr.TransactionTimeout:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded)
 }
 
 // Blocked names the session that keeps others from reading the tables; "" if err did not end a wait, or there is none.

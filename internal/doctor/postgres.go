@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtls"
 )
 
@@ -74,6 +75,27 @@ func (f *findings) postgres(ctx context.Context, db *pgxpool.Pool) bool {
 			"select undistribute_table(...) for each: the tables stay on the coordinator")
 	}
 	return true
+}
+
+// disk looks whether the disk of the tables takes a temporary file, which a role that only reads may have written.
+func (f *findings) disk(ctx context.Context, db *pgxpool.Pool) {
+	const check = "disk"
+	var b pgx.Batch
+	b.Queue(queryNextToTables)
+	b.Queue(queryWrites)
+	switch err := db.SendBatch(ctx, &b).Close(); {
+	case pgerr.Is(err, pgerr.DiskFull):
+		f.add(Fail, check, "Postgres is full: "+err.Error(), "Producers' transactions fail, and relays and workers "+
+			"cannot write. When there is room, all of them go on by themselves.", "Make room on the disk of the "+
+			"tables, or enlarge it. See `replication slots`, for WAL that is kept; days of outbox_archive can be "+
+			"dropped. Delete no file of Postgres.")
+	case pgerr.Is(err, pgerr.LimitExceeded): // temp_file_limit
+		f.skip(check, err.Error())
+	case err != nil:
+		f.failed(check, err)
+	default:
+		f.ok(check, "takes a megabyte")
+	}
 }
 
 // altered looks for changes of the tables after their migrations.

@@ -109,6 +109,13 @@ order by 1`
 select (select count(*) from (select from {schema}outbox_event limit 1001) e),
 	exists (select from {schema}relay_member m where m.lease_until > clock_timestamp())`
 
+	queryNextToTables = `-- doctor: next to the tables
+select set_config('temp_tablespaces', '', true), set_config('work_mem', '64kB', true)`
+
+	// A megabyte, in a temporary file.
+	queryWrites = `-- doctor: writes
+with w as materialized (select repeat('x', 8000) as t from generate_series(1, 128)) select count(t) from w`
+
 	queryBackend = `-- doctor: backend
 select pg_backend_pid()`
 

@@ -150,12 +150,8 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	f := findings{where: s.Flags, inSchema: s.Schema}
 	ends, err := CompareNumbers(ctx, s.DB, s.Schema, s.Kafka)
 	var unread []error
-	look := "Allow READ on the topic to --kafka-username; docs/security.md"
 	for _, end := range ends {
 		unread = append(unread, end.Err)
-		if end.Away {
-			look = "Look at " + s.Kafka.LookAt() + ". A relay that starts waits for that."
-		}
 	}
 	outdated, ok := errors.AsType[*operator.OutdatedError](err)
 	switch reason := errors.Join(unread...); {
@@ -167,9 +163,11 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Away(err): // other findings say so
 	case err != nil:
 		f.skip(check, cmp.Or(pgerr.Denied(err), err.Error()))
+	case reason != nil && ends[len(ends)-1].Away && unlessAnswered(reason) != nil:
+		f.skip(check, seeKafka)
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
-			"publish under numbers that Kafka has already.", look)
+			"publish under numbers that Kafka has already.", allow("READ", reason))
 	default:
 		f.ok(check, "no number in Kafka that this outbox has not given out")
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/effectonce/effectonce/inbox"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -122,6 +124,7 @@ func (f *findings) leases(d operator.Diagnosis) {
 	if len(silent) > 0 {
 		found += "; " + strings.Join(silent, ", ")
 	}
+	none := d.Members == 0
 	switch {
 	case d.Divided != "":
 		f.add(Fail, "leases", d.Divided+" has partitions or child tables",
@@ -130,15 +133,13 @@ func (f *findings) leases(d operator.Diagnosis) {
 				"insert it into outbox_event again, without its ids.")
 	case d.MissingLanes > 0:
 		f.lacksRows(fmt.Sprintf("outbox_lane lacks %d of its 32 rows", d.MissingLanes))
-	case d.Members == 0 && len(silent) > 0:
-		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they "+
-			"were killed, or they are frozen.",
-			"Start a relay. One that wakes up finds that its lanes are another's, and publishes nothing more for them.")
-		f.run("run")
-	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
+	case none && (len(silent) > 0 || d.Oldest > waitsLong && len(d.Sessions) > 0),
+		lacks(d.Sessions) && (!d.Shared || none && d.Oldest > waitsLong):
+		f.noHeartbeat(found, d)
+	case none && d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Events wait and no relay runs.", "")
 		f.run("run")
-	case d.Members == 0 && d.WaitingLanes > 0:
+	case none && d.WaitingLanes > 0:
 		f.add(Warn, "leases", found, "Events wait and no relay runs.", "")
 		f.run("run")
 	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
@@ -155,6 +156,42 @@ func (f *findings) leases(d operator.Diagnosis) {
 			"Look at these processes and their machines.")
 	default:
 		f.ok("leases", "%s", found)
+	}
+}
+
+// lacks reports whether a role of relays lacks a right.
+func lacks(list []operator.RelaySessions) bool {
+	return slices.ContainsFunc(list, func(s operator.RelaySessions) bool { return len(s.Missing) > 0 })
+}
+
+// noHeartbeat says what is known of relays that do not write their heartbeats.
+func (f *findings) noHeartbeat(found string, d operator.Diagnosis) {
+	const ask = "Its /readyz or log says which."
+	means := "What is appended waits. "
+	for _, s := range d.Sessions {
+		found += fmt.Sprintf("; relays run (%d sessions as %s)", s.Count, s.Role)
+		if len(s.Missing) > 0 {
+			found += ", and cannot write their heartbeats: it lacks " + strings.Join(s.Missing, ", ")
+		}
+	}
+	if d.Shared {
+		means += "These sessions may be of another schema's relays. "
+	}
+	switch {
+	case lacks(d.Sessions):
+		f.add(Fail, "leases", found, means+"Another relay of this role would fail as well.", grant("effectonce_relay"))
+		f.run("migrate", "--roles", "--print")
+	case len(d.Sessions) > 0:
+		f.add(Fail, "leases", found, means+"A relay is frozen or cut off from Postgres, or Postgres refuses its "+
+			"heartbeat.", ask)
+	default:
+		if d.Unseen != "" {
+			found += "; whether relays have sessions is not known: " + d.Unseen
+		}
+		f.add(Fail, "leases", found, means+"The last relays did not leave: they were killed, are frozen or cut off "+
+			"from Postgres, or it refuses them (password, grant).", ask+" If none runs, start one: a relay that wakes "+
+			"up finds that its lanes are another's, and publishes nothing more for them.")
+		f.run("run")
 	}
 }
 
@@ -193,14 +230,18 @@ func (f *findings) held(topics []operator.Topic, why []string) {
 		case t.Held > 0:
 			held = t.Topic
 			found := fmt.Sprintf("%s: %d events", t.Topic, t.Held)
+			next := "Look at what is said of topic " + t.Topic + " below, its brokers and its ACLs."
 			for _, one := range why {
-				if strings.Contains(one, "topic "+t.Topic+" for ") || strings.Contains(one, "topic "+t.Topic+"/") {
-					found += "; " + one
+				if !strings.Contains(one, "topic "+t.Topic+" for ") && !strings.Contains(one, "topic "+t.Topic+"/") {
+					continue
+				}
+				found += "; " + one
+				if next = "Mend what the relay names."; strings.Contains(one, kafka.TopicAuthorizationFailed.Title()) {
+					next = allow("WRITE", kafka.TopicAuthorizationFailed)
 				}
 			}
 			f.add(Warn, "held", found, "The topic, or a partition of it, "+
-				"does not take them now. They go out by themselves, in order, once it does.",
-				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs.")
+				"does not take them now. They go out by themselves, in order, once it does.", next)
 			f.run("topics", "held", "--topic="+t.Topic)
 		}
 	}

@@ -35,7 +35,9 @@ const (
 	InsufficientPrivilege = "42501"
 	ObjectNotInState      = "55000"
 	ReadOnlyTransaction   = "25006"
+	DiskFull              = "53100"
 	TooManyConnections    = "53300"
+	LimitExceeded         = "53400" // temp_file_limit, for one
 	CannotConnectNow      = "57P03" // the server starts, or is being shut down
 	IdleInTransaction     = "25P03" // longer than idle_in_transaction_session_timeout: the session has ended
 	TransactionTimeout    = "25P04" // longer than transaction_timeout: so has it

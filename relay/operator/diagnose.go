@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/audit"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -37,10 +38,16 @@ type Diagnosis struct {
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
 	Silent                  []SilentRelay // the first five, the last heard of first
-	Troubled                []string      // the first five live relays that have met an error for ten seconds, with it
-	Holding                 []string      // the first five live relays that hold events, with places and errors
-	WaitingLanes            int64         // lanes that have events
-	Oldest                  time.Duration // age of the oldest event; 0 when there is none
+	// Sessions are those of relays in this database, by role. They are looked for if no relay was alive, or if lanes
+	// are overdue; Unseen is why they are not known then, and Shared tells that they may be another schema's.
+	Sessions []RelaySessions
+	Unseen   string
+	Shared   bool
+
+	Troubled     []string      // the first five live relays that have met an error for ten seconds, with it
+	Holding      []string      // the first five live relays that hold events, with places and errors
+	WaitingLanes int64         // lanes that have events
+	Oldest       time.Duration // age of the oldest event; 0 when there is none
 
 	Parked, ParkedKeys int64
 	// Undue counts scheduled events that have been due for more than a minute and were not moved.
@@ -51,6 +58,8 @@ type Diagnosis struct {
 	Topics  []Topic
 	Waiting []string
 	Cluster string
+	// Unacked are pinned topics for which an event waits that is older than the pin: perhaps nothing was acked there.
+	Unacked []string
 	Vacuum  VacuumDiagnosis
 }
 
@@ -59,6 +68,13 @@ type Diagnosis struct {
 type SilentRelay struct {
 	Name string
 	Ago  time.Duration // since its last heartbeat
+}
+
+// RelaySessions are the sessions that relays have as one role.
+type RelaySessions struct {
+	Role    string
+	Count   int64
+	Missing []string // rights that a relay needs and the role lacks, as in Diagnosis.MissingRights
 }
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
@@ -157,6 +173,18 @@ func scanSilent(row pgx.CollectableRow) (s SilentRelay, err error) {
 	return s, err
 }
 
+// sessions looks for sessions of relays, which may lack a right to write their heartbeats.
+func (x *examiner) sessions(ctx context.Context, d *Diagnosis) {
+	kinds, names, wants := rights(false)
+	d.Sessions = rowsOf(ctx, x, func(row pgx.CollectableRow) (s RelaySessions, err error) {
+		err = row.Scan(&s.Role, &s.Count, &s.Missing, &d.Shared)
+		return s, err
+	}, sql.RelaySessions, kinds, names, wants)
+	if d.Unseen = pgerr.Denied(x.err); d.Unseen != "" {
+		x.err = nil
+	}
+}
+
 func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsOnly bool) (d Diagnosis, err error) {
 	kinds, names, wants := rights(readsOnly)
 	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil ||
@@ -186,6 +214,9 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
+	if x.err == nil && (d.Members == 0 || d.OverdueLanes > 0) {
+		x.sessions(ctx, &d)
+	}
 	d.Troubled = x.texts(ctx, sql.Troubled)
 	d.Holding = x.texts(ctx, sql.Holding)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
@@ -197,6 +228,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	}
 	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
 	d.Waiting = x.texts(ctx, sql.WaitingTopics)
+	d.Unacked = x.texts(ctx, sql.Unacked)
 	d.Topics = rowsOf(ctx, x, pgx.RowToStructByPos[Topic], sql.ListTopics)
 	return d, x.err
 }

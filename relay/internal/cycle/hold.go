@@ -4,10 +4,14 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/start"
 )
 
 // CloseTopic begins to hold a topic.
 func (r *Cycle) CloseTopic(topic string, err error) {
+	if r.To.Reach != nil && start.IsForeign(err) { // the keeper asks, until the cluster is the pinned one
+		r.Foreign.Store(true)
+	}
 	r.Kafka.Answered()
 	if r.Health.Close(delivery.Whole(topic), time.Now()) {
 		r.reportClosed(delivery.Whole(topic), err)

@@ -115,6 +115,9 @@ func (k *Keeper) balance(ctx context.Context, s *pg.Session, members members, ow
 	before time.Time,
 ) error {
 	share := k.Part.Share(fairShare(members.ids, k.Owner))
+	if k.Foreign.Load() && k.Part.Polls() {
+		share = 0 // a relay of the right cluster publishes what this one holds
+	}
 	k.members.Store(members.counted)
 	grace := time.Duration(0)
 	// This relay is not counted: the others have the first claim on ended leases.
@@ -211,12 +214,14 @@ func (k *Keeper) reportLeft(lanes []int16, lost bool) {
 	}
 }
 
-// reachesKafka reports whether this relay reaches its publisher. A relay with lanes knows from its attempts; another
-// one asks, but not at its start, when it does not count yet.
+// reachesKafka reports whether this relay reaches its publisher. A relay with lanes knows from its attempts, until they
+// meet another cluster; another one asks, but not at its start, when it does not count yet.
 func (k *Keeper) reachesKafka(ctx context.Context) bool {
 	var err error
-	if k.To.Reach != nil && k.beaten.Load() != 0 && len(k.Lanes.All()) == 0 {
-		err = k.AskKafka(ctx)
+	if k.To.Reach != nil && k.beaten.Load() != 0 && (k.Foreign.Load() || len(k.Lanes.All()) == 0) {
+		if err = k.AskKafka(ctx); err == nil || start.IsForeign(err) {
+			k.Foreign.Store(err != nil)
+		}
 	}
 	k.Kafka.Report("keeper", err, time.Now())
 	return !k.Kafka.Away()

@@ -11,11 +11,13 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/effectonce/effectonce/internal/errtree"
 	"github.com/effectonce/effectonce/internal/pgsession"
 )
 
-// Monitor reports the begin and the end of an outage once each, however many parts of the relay notice. An outage lasts
-// until each part that failed has succeeded, or has no more work: success of one part proves nothing for another.
+// Monitor reports the begin and the end of an outage once each, however many parts of the relay notice, and logs each
+// kind of error that it has. An outage lasts until each part that failed has succeeded, or has no more work: success of
+// one part proves nothing for another.
 type Monitor struct {
 	System string
 	Log    *slog.Logger
@@ -27,6 +29,7 @@ type Monitor struct {
 	since   time.Time       // when the last outage began
 	ended   time.Time       // when the last outage but this one ended
 	last    error           // of what failed last
+	kinds   errtree.Kinds   // of errors of this outage
 	late    map[string]bool // parts of which an error was ignored since then
 }
 
@@ -51,8 +54,12 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 		}
 		err = pgsession.Advise(err)
 		m.failing[part], m.last = true, err
-		if !m.away {
-			m.away, m.since = true, time.Now()
+		switch {
+		case m.away && m.kinds.New(err):
+			m.Log.Error(m.System+" still fails, with another error", "at", part, "error", err)
+		case !m.away:
+			m.away, m.since, m.kinds = true, time.Now(), errtree.Kinds{}
+			m.kinds.New(err)
 			m.Log.Error(m.System+" does not answer as it should; trying again until it does", "at", part, "error", err)
 			m.notify(err)
 		}

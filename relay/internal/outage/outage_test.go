@@ -3,8 +3,13 @@ package outage_test
 import (
 	"errors"
 	"log/slog"
+	"net"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
@@ -34,6 +39,35 @@ func TestALateErrorIsIgnoredOnce(t *testing.T) {
 	m.Report("prober", nil, time.Now())
 	if len(said) != 4 || m.Away() {
 		t.Errorf("it was said: %q", said)
+	}
+}
+
+// An outage that goes on for another reason is said again, and not for another address.
+func TestAnotherErrorIsSaid(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	begins := 0
+	m := outage.Monitor{System: "postgres", Log: slog.New(slog.NewTextHandler(&said, nil))}
+	m.Notify = func(_ string, err error) {
+		if err != nil {
+			begins++
+		}
+	}
+	refused := func(port int) error {
+		return &net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: port}, Err: syscall.ECONNREFUSED}
+	}
+	password := &pgconn.PgError{Code: "28P01", Message: "password authentication failed"}
+	for range 2 {
+		m.Report("keeper", refused(1), time.Now())
+		m.Report("pump", refused(2), time.Now())
+		m.Report("keeper", password, time.Now())
+		m.Report("pump", password, time.Now())
+		m.Report("keeper", nil, time.Now())
+		m.Report("pump", nil, time.Now())
+	}
+	if n := strings.Count(said.String(), "level=ERROR"); n != 4 || begins != 2 ||
+		strings.Count(said.String(), "28P01") != 2 {
+		t.Errorf("%d errors, %d begins: %s", n, begins, said.String())
 	}
 }
 

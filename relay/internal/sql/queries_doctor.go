@@ -56,6 +56,29 @@ from {schema}relay_member m
 where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc
 	limit 5`
 
+	// Their names (start.Session) and roles are visible to every role.
+	RelaySessions = `-- relay: relay sessions
+with sessions as (
+	select a.usename as role, count(*) as n from pg_stat_activity a
+	where a.datname = current_database() and a.application_name like 'effectonce relay _%' and a.usename is not null
+	group by 1
+)
+select s.role::text, s.n, array(
+	select n.kind || ' ' || n.name || ': ' || n.want
+	from unnest($1::text[], $2::text[], $3::text[]) n (kind, name, want)
+	where not case n.kind
+		when 'table' then has_table_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+			or n.want in ('select', 'insert', 'update')
+				and has_any_column_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+		when 'sequence' then has_sequence_privilege(s.role, to_regclass('{schema}' || n.name), n.want)
+		else has_function_privilege(s.role, to_regprocedure('{schema}' || n.name), n.want) end
+	union
+	select 'schema ' || c.relnamespace::regnamespace || ': usage' from pg_class c
+	where c.oid = '{schema}relay_member'::regclass and not has_schema_privilege(s.role, c.relnamespace, 'usage')
+	order by 1),
+	exists (select from pg_class c where c.relname = 'relay_member' and c.oid <> '{schema}relay_member'::regclass)
+from sessions s order by 1`
+
 	Troubled = `-- relay: troubled
 select coalesce(nullif(m.name, ''), m.owner::text) || ', for ' || date_trunc('second', m.seen - m.trouble_since)
 	|| ': ' || m.trouble
@@ -75,6 +98,18 @@ select (select count(*) from {schema}outbox_parked), (select count(*) from {sche
 	WaitingTopics = `-- relay: waiting topics
 select distinct e.topic from {schema}outbox_lane l cross join lateral (
 	select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e order by 1`
+
+	// A topic is pinned before anything is sent there: what was acked since does not wait any more.
+	Unacked = `-- relay: unacked
+select t.topic from {schema}outbox_topic t join (
+	select w.topic, min(w.created_at) as first from (
+		select h.topic, h.created_at from {schema}outbox_held h
+		union all
+		select e.topic, e.created_at from {schema}outbox_lane l cross join lateral (
+			select e.topic, e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
+	) w group by w.topic
+) w on w.topic = t.topic
+where w.first < t.pinned_at order by 1`
 
 	Cluster = `-- relay: cluster
 select coalesce(kafka_cluster, '') from {schema}outbox_meta`

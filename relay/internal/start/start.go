@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,6 +43,7 @@ type Start struct {
 	Signals  *signal.Signals
 	Clock    Clock
 	Progress Progress
+	Foreign  atomic.Bool // the brokers are those of another cluster than the outbox publishes to
 
 	refused sync.Map // refusedLane by the lane's int16
 	closed  sync.Map // why, an error, by delivery.Place; some may be open again
@@ -121,6 +123,22 @@ func (s *Start) AskKafka(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, s.Lease/3)
 	defer cancel()
 	return s.To.Reach(asking)
+}
+
+// ForeignError is why the brokers of another cluster than the outbox publishes to get no event.
+type ForeignError struct{ Pinned, Found string }
+
+// Error names both clusters and what an operator can do.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at the "+
+		"brokers' addresses; if its topics have moved, let everything published so far be consumed, then run `relay "+
+		"topics accept-cluster --cluster %[1]s`", e.Found, e.Pinned)
+}
+
+// IsForeign reports whether an error is that of another cluster's brokers.
+func IsForeign(err error) bool {
+	_, is := errors.AsType[*ForeignError](err)
+	return is
 }
 
 // DoubtUnknown puts lanes in doubt if a transaction may have changed, or may still change, their feed: once their
