@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestRunningBatchIsSeen: while an effect runs, an operator sees in which partition, since when and in whose session;
@@ -65,7 +67,8 @@ func TestRunningBatchIsSeen(t *testing.T) {
 		known bool
 	}{"who may": {w.Pool, true}, "who may not": {blind, false}} {
 		got := batches(c.db)
-		if got[0] != nil || got[1] == nil || got[2] != nil || (got[1].For >= 0) != c.known || (got[1].By != "") != c.known {
+		if got[0] != nil || got[1] == nil || got[2] != nil || (got[1].For >= 0) != c.known ||
+			(got[1].By != "") != c.known {
 			t.Errorf("%s: %+v of %v", name, got[1], got)
 		}
 	}
@@ -75,5 +78,36 @@ func TestRunningBatchIsSeen(t *testing.T) {
 	}
 	if got := batches(w.Pool); got[1] != nil {
 		t.Errorf("after the batch: %+v", got[1])
+	}
+}
+
+// TestStartsAreCounted: a worker that something ends again and again shows in its starts, which do not grow for ever.
+func TestStartsAreCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	started := func() operator.ConsumerState {
+		if err := w.inbox(inbox.Config{}).Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := w.operator().Consumers(t.Context())
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list[0]
+	}
+	started()
+	host, _ := os.Hostname()
+	if c := started(); c.Starts != 2 || c.StartsOn != host {
+		t.Errorf("%d starts on %s, want 2 on %s", c.Starts, c.StartsOn, host)
+	}
+	for _, back := range []string{"6 min", "5 min"} {
+		w.Exec(t, `update inbox_consumer set starts = (select jsonb_agg(value || jsonb_build_object('at',
+			(value ->> 'at')::timestamptz - $1::text::interval)) from jsonb_array_elements(starts))`, back)
+		if c := started(); c.Starts != 1 {
+			t.Errorf("after %s: %d starts, want 1", back, c.Starts)
+		}
+	}
+	if n := pgtest.One[int](t, w.DB, `select jsonb_array_length(starts) from inbox_consumer`); n != 2 {
+		t.Errorf("%d starts are kept, want 2: of the last ten minutes", n)
 	}
 }

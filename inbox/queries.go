@@ -48,12 +48,16 @@ select pg_logical_emit_message(true, 'effectonce', ''::text)`
 const sqlRollback = `-- inbox: roll back
 rollback`
 
-// The first start sets the floor and the strategy. Later starts only update the window.
+// The first start sets the floor and the strategy. Later starts only update the window. A process that something ends
+// again and again is told by its starts, of which the last fifty of ten minutes stay.
 const sqlRegister = `-- inbox: register the consumer
-insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
-values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
+insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup, starts)
+values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text,
+	jsonb_build_array(jsonb_build_object('host', $4::text, 'at', clock_timestamp())))
 on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(),
-	retired_at = null
+	retired_at = null, starts = excluded.starts || coalesce((select jsonb_agg(s.value order by s.ordinality)
+		from jsonb_array_elements(c.starts) with ordinality s
+		where s.ordinality < 50 and (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '10 min'), '[]')
 returning dedup`
 
 // Retire refuses a consumer that runs, so this is for a program that was away meanwhile.

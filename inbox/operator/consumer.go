@@ -44,6 +44,10 @@ type ConsumerState struct {
 	Programs []Program `json:"programs"`
 	// ReportedAt is when a program last reported that it runs the consumer; nil: none has. Each reports every 20 s.
 	ReportedAt *time.Time `json:"reported_at"`
+	// Starts is how often a worker has started within five minutes on the host with the most starts, StartsOn. More
+	// than the processes of that host: something ends them.
+	Starts   int    `json:"starts"`
+	StartsOn string `json:"starts_on"`
 	// Partitions are the partitions that have a row in inbox_progress.
 	Partitions []PartitionState `json:"partitions"`
 }
@@ -105,7 +109,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	list, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 		var window int
 		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
-			&c.Programs, &c.ReportedAt)
+			&c.Programs, &c.ReportedAt, &c.Starts, &c.StartsOn)
 		c.Window = time.Duration(window) * 24 * time.Hour
 		at[c.Consumer] = len(at)
 		return c, err

@@ -187,11 +187,15 @@ select consumer_name, floor::timestamptz at time zone 'utc', window_days, starte
 	retired_at,
 	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min'),
-	(select max((p.value ->> 'seen')::timestamptz) from jsonb_each(c.programs) p)
-from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
+	(select max((p.value ->> 'seen')::timestamptz) from jsonb_each(c.programs) p), coalesce(s.n, 0),
+	coalesce(s.host, '')
+from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value ->> 'host' as host
+	from jsonb_array_elements(c.starts) s where (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '5 min'
+	group by 2 order by 1 desc, 2 limit 1) s on true
+where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
-// A transaction that handles a partition holds a lock of its own (inbox: guard), which every role may see; since when it
-// is open, and whose it is, only some may.
+// A transaction that handles a partition holds a lock of its own (inbox: guard), which every role may see; since when
+// it is open, and whose it is, only some may.
 const ProgressList = `-- inbox: list the progress
 with batch as (
 	select (l.classid::bigint << 32) | l.objid::bigint as key, min(a.xact_start) as since,
