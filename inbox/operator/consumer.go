@@ -127,6 +127,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 		var by string
 		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Error,
 			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &unmoved, &batch, &by)
+		p.Error = strings.TrimPrefix(p.Error, p.Code+": ") // the error of outcome.Terminal begins with its code
 		if batch != nil {
 			p.Batch = &Batch{For: time.Duration(max(*batch, 0) * float64(time.Second)), By: by}
 			if *batch == -1 {

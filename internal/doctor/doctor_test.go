@@ -190,8 +190,17 @@ func TestProvoked(t *testing.T) {
 		"halted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
-					halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
-		}, "consumer c", Fail, "halted: t/3: x"},
+					halted_code, halted_reason) values ('c', 't', 3, 1, 2, now(), 'x', 'x: why'),
+				('c', 't', 4, 1, 2, now(), 'x', 'x: why')`,
+		}, "consumer c", Fail, "halted: x: why: t/3 (at 1), t/4 (at 1)\n"},
+		"rejected": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('h', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
+					halted_code, halted_reason) select 'h', 't', n, n, n, now(), 'rejected',
+					'rejected: the effect fails: ERROR: column "amount" does not exist (SQLSTATE 42703)'
+				from generate_series(0, 3) n`,
+		}, "consumer h", Fail, `rejects it: the effect fails: ERROR: column "amount" does not exist (SQLSTATE 42703): 4 of 4 partitions, ` +
+			"the first is t/0 (at 0); tried again by itself"},
 		"never a partition": {[]string{
 			`insert into inbox_consumer (consumer_name, started_at, floor, window_days, programs)
 				values ('e', now() - interval '1 hour', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,

@@ -111,6 +111,14 @@ func (f *findings) lag(consumer string, l lag) {
 	}
 }
 
+// some names partitions, of so many.
+func some(list []string, of int) string {
+	if len(list) > 3 {
+		return fmt.Sprintf("%d of %d partitions, the first is %s", len(list), of, list[0])
+	}
+	return strings.Join(list, ", ")
+}
+
 // waiting says for what records wait, and what to do.
 func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 	check := "progress " + consumer
@@ -118,10 +126,7 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 	if w.long {
 		severity = Fail
 	}
-	one, since, where := w.list[0], w.since.Round(time.Second), strings.Join(w.where, ", ")
-	if len(w.where) > 3 {
-		where = fmt.Sprintf("%d of %d partitions, the first is %s", len(w.where), of, w.where[0])
-	}
+	one, since, where := w.list[0], w.since.Round(time.Second), some(w.where, of)
 	at := []string{"--consumer=" + consumer, "--topic=" + one.Topic, fmt.Sprintf("--partition=%d", one.Partition)}
 	show := []string{"inbox", "consumers", "--consumer=" + consumer}
 	switch c.kind {
