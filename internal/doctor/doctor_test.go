@@ -663,6 +663,18 @@ func TestJudgements(t *testing.T) {
 		"days run out": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{byID}})
 		}, "inbox days", Fail, "1 days ahead"},
+		"parks most": {func(f *findings) {
+			one := inboxoperator.ConsumerDiagnosis{Parked: 900, Parks: inboxoperator.Parks{
+				Events: 469, Code: "fee_missing", OfCode: 469, Effects: 3,
+			}}
+			one.Consumer = "ledger"
+			f.consumer(one)
+		}, "consumer ledger", Fail, "most of its last events are parked, 469 in two minutes: fee_missing x 469"},
+		"parks a few keys": {func(f *findings) {
+			one := inboxoperator.ConsumerDiagnosis{Parked: 900, Parks: inboxoperator.Parks{Events: 40, Effects: 50}}
+			one.Consumer = "ledger"
+			f.consumer(one)
+		}, "consumer ledger", Warn, "900 events parked"},
 		"two programs": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{twice}})
 		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},

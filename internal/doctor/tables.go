@@ -286,6 +286,9 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 	}
 }
 
+// parksMany is how many events, parked within two minutes, are more than a few bad ones.
+const parksMany = 10
+
 func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
 	f.halts(check, c)
@@ -322,6 +325,13 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			"the consumer has reported for three minutes, and only its workers run what is released.",
 			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
 		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
+	}
+	if p := c.Parks; p.Events >= parksMany && p.Events > p.Effects {
+		f.add(Fail, check, fmt.Sprintf("most of its last events are parked, %d in two minutes: %s x %d", p.Events,
+			p.Code, p.OfCode), "The cause is more likely a deployment or changed data than the events. Their effects "+
+			"are missing.", "Roll the deployment back, or mend what the code names; then release them.")
+		f.run("inbox", "parked", "list", "--consumer="+c.Consumer)
+		return
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
