@@ -118,7 +118,8 @@ func TestConsumers(t *testing.T) {
 	// The topic that its events came from is not there, which hides nothing of the other.
 	wants(t, page, "halted POISON it kills its <process>", "1 event parked, 0 quarantined",
 		"Kafka says: topic payments does not exist any more")
-	wants(t, s.examined(), "Something is wrong.", "halted: POISON: it kills its <process>: "+topic+"/0 (at 2)", "Halted 1 partition")
+	wants(t, s.examined(), "Something is wrong.", "halted: POISON: it kills its <process>: "+topic+"/0 (at 2)",
+		"Halted 1 partition")
 	wants(t, s.get("/chain"), "Kafka stands", "Effects of ledger 5 records wait 1 partition halted")
 	form := []string{"consumer", "ledger", "topic", topic, "partition", "0"}
 	status, page := s.post("/db/ledger-db/inbox/resume", form...)

@@ -48,6 +48,9 @@ type ConsumerState struct {
 	// than the processes of that host: something ends them.
 	Starts   int    `json:"starts"`
 	StartsOn string `json:"starts_on"`
+	// Beside is another consumer of the same program that has read, if this one has read nothing: a worker refuses to
+	// begin a topic of both, unless consumer.Config.Start is set. Empty: there is none.
+	Beside string `json:"beside"`
 	// Partitions are the partitions that have a row in inbox_progress.
 	Partitions []PartitionState `json:"partitions"`
 }
@@ -109,7 +112,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	list, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 		var window int
 		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
-			&c.Programs, &c.ReportedAt, &c.Starts, &c.StartsOn)
+			&c.Programs, &c.ReportedAt, &c.Starts, &c.StartsOn, &c.Beside)
 		c.Window = time.Duration(window) * 24 * time.Hour
 		at[c.Consumer] = len(at)
 		return c, err

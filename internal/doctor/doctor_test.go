@@ -205,6 +205,14 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_consumer (consumer_name, started_at, floor, window_days, programs)
 				values ('e', now() - interval '1 hour', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
 		}, "consumer e", Warn, "its program runs, and has never had a partition"},
+		"a new name beside another": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, programs)
+				select c, now(), 3, jsonb_build_object('acme', jsonb_build_object('seen', now() - a, 'host', 'h'))
+				from (values ('stock', interval '10 min'), ('stcok', '0')) c (c, a)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset)
+				values ('stock', 't', 3, 1, 1)`,
+		}, "consumer stcok", Warn, "it is new, and has read nothing; the same program runs stock"},
+		"the other one": {nil, "consumer stock", OK, "nothing parked"},
 		"retired, and running": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days, retired_at)
 				values ('r', now(), 3, now() - interval '1 hour'), ('over', now(), 3, now())`,

@@ -309,6 +309,14 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			"each seems to lose some. While one takes the other's place, that is as it should be.",
 			"Give one of them another consumer name, or both the same inbox.Config.Program when they are one")
 	}
+	if len(c.Programs) > 0 && c.Beside != "" {
+		f.add(Warn, check, "it is new, and has read nothing; the same program runs "+c.Beside, "Of a topic that both "+
+			"read it begins nothing until consumer.Config.Start is set: is the name a typo? Under a new name every "+
+			"event is applied again.", "A typo: correct the name, and retire this one. Another consumer: set "+
+			"consumer.Config.Start to StartEarliest or StartLatest.")
+		f.runWhy("inbox", "retire", "--consumer="+c.Consumer)
+		return
+	}
 	if len(c.Programs) > 0 && len(c.Partitions) == 0 && time.Since(c.StartedAt) > waitsLong {
 		f.add(Warn, check, "its program runs, and has never had a partition", "It consumes nothing: its topics are "+
 			"misspelt or missing, or it does not reach Kafka.", "Look at the worker's log, and at its "+

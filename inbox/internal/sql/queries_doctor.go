@@ -13,8 +13,9 @@ where not has_function_privilege(to_regprocedure('{schema}inbox_server()'), 'exe
 const ByStart = `-- inbox: by start
 select timeline like 'started-%' from {schema}inbox_server()`
 
-// A retired consumer is left out, unless one of its workers goes on. What was parked within two minutes is compared with
-// the effects since then: those of ids of the last hour are counted; of others it is only known whether there is one.
+// A retired consumer is left out, unless one of its workers goes on. What was parked within two minutes is compared
+// with the effects since then: those of ids of the last hour are counted; of others it is only known whether there is
+// one.
 const Diagnose = `-- inbox: diagnose
 select c.consumer_name,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),

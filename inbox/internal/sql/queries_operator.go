@@ -188,7 +188,11 @@ select consumer_name, floor::timestamptz at time zone 'utc', window_days, starte
 	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min'),
 	(select max((p.value ->> 'seen')::timestamptz) from jsonb_each(c.programs) p), coalesce(s.n, 0),
-	coalesce(s.host, '')
+	coalesce(s.host, ''),
+	coalesce((select min(o.consumer_name) from {schema}inbox_consumer o where o.consumer_name <> c.consumer_name
+		and o.retired_at is null and o.programs ?| array(select jsonb_object_keys(c.programs))
+		and exists (select from {schema}inbox_progress p where p.consumer_name = o.consumer_name)
+		and not exists (select from {schema}inbox_progress p where p.consumer_name = c.consumer_name)), '')
 from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value ->> 'host' as host
 	from jsonb_array_elements(c.starts) s where (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '5 min'
 	group by 2 order by 1 desc, 2 limit 1) s on true
