@@ -120,6 +120,11 @@ func another(a, b uuid.UUID) bool { return a != b && a != uuid.Nil && b != uuid.
 // same reports whether the database's progress is certainly of the log that is there.
 func (f facts) same(d inbox.Progress) bool { return d.Log == f.log && f.log != uuid.Nil }
 
+// refused reports whether the consumer may be another one under a name that is a typo, and does not begin.
+func (f facts) refused() bool {
+	return f.start == 0 && f.db.Beside != "" && f.db.Next < 0 && f.group.committed < 0
+}
+
 // begin decides where to begin. A case that it cannot decide either loses nothing, or is reported.
 func (f facts) begin() beginning {
 	if !f.db.Kept {

@@ -16,11 +16,14 @@ import (
 // Start selects the offset at which a partition begins that neither the group nor the handler's database knows. If the
 // database knows it, the partition begins where that is: Kafka may have deleted the group's offset. A partition that is
 // added to a topic that the group knows begins with its oldest record.
+//
+// The zero value is StartEarliest, and refuses to begin a topic that another consumer of the same program reads
+// ([inbox.Config].Program): the name may be a typo, and under a new one every event is applied again.
 type Start int
 
 const (
 	// StartEarliest begins with the oldest record in the log.
-	StartEarliest Start = iota
+	StartEarliest Start = iota + 1
 	// StartLatest begins at the end of the log. The consumer records that offset at once, so that a restart does not
 	// skip records produced in between. A topic that does not exist yet when the consumer looks for it begins with its
 	// oldest record once it does.
@@ -57,7 +60,8 @@ type Config struct {
 	// IDHeader is the header with the event's id. Default: ce_id. Debezium's outbox router writes "id". Records that
 	// have neither are logged where it is set.
 	IDHeader string
-	// Start selects the first offset of a partition that is new to the group. Default: StartEarliest.
+	// Start selects the first offset of a partition that is new to the group. Set it for a new consumer of a program
+	// that has others of the same topic. Default: StartEarliest, where no other reads the topic.
 	Start Start
 	// OnLost selects what happens when retention removed unread records. Default: LostContinue.
 	OnLost LostPolicy
@@ -187,7 +191,7 @@ func (cfg Config) check() error {
 		got  any
 		want string
 	}{
-		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
+		{cfg.Start >= 0 && cfg.Start <= StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
 		{cfg.OnLost == LostContinue || cfg.OnLost == LostHalt, "OnLost", cfg.OnLost, "LostContinue or LostHalt"},
 		{
 			instances.MatchString(cfg.InstanceID), "InstanceID", cfg.InstanceID,

@@ -178,6 +178,12 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	f.db = db
+	if f.refused() {
+		return 0, fmt.Errorf("consumer %q has decided nothing of topic %s, which consumer %q of the same program "+
+			"reads: under a new name every event is applied again. If the name is a typo, correct it; if this is "+
+			"another consumer, set consumer.Config.Start to StartEarliest or StartLatest", p.c.handler.Consumer(),
+			p.Topic, f.db.Beside)
+	}
 	b := f.begin()
 	p.reading.kept, p.reading.after = f.db.Kept, b.at
 	return p.begin(ctx, f, b)

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ const progressEvery = 10 * time.Second
 // assignment is the state of a partition since it was assigned. One Handle at a time uses it, except in tests that
 // deliver the same events concurrently.
 type assignment struct {
+	place      string // topic/partition
 	mu         sync.Mutex
 	loaded     bool
 	span       span
@@ -271,7 +273,7 @@ func (s *assignments) get(p partitionName) *assignment {
 		s.of = map[partitionName]*assignment{}
 	}
 	if s.of[p] == nil {
-		s.of[p] = &assignment{span: span{armed: true}}
+		s.of[p] = &assignment{place: fmt.Sprintf("%s/%d", p.topic, p.id), span: span{armed: true}}
 	}
 	return s.of[p]
 }

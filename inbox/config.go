@@ -55,7 +55,7 @@ type Config struct {
 	Dedup Dedup
 
 	// Program is the name of the program that runs the consumer. All versions and hosts use the same name. Run
-	// publishes it once a minute to the consumer's other processes. It warns when a different program runs the same
+	// publishes it every 20 s to the consumer's other processes. It warns when a different program runs the same
 	// consumer: the two take events from each other, and each seems to lose some. Default: the path of the main package
 	// without a major version. At most 255 bytes.
 	Program string

@@ -211,7 +211,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	b.Queue(sqlBegin)
 	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
 	b.Queue(in.q(sqlHome))
-	b.Queue(sqlGuard)
+	b.Queue(in.q(sqlGuard), in.consumer, a.place)
 	in.dedup.queue(&b, p)
 	b.Queue(in.q(sqlOpen), in.consumer)
 	res := conn.SendBatch(ctx, &b)

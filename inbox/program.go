@@ -18,8 +18,8 @@ import (
 )
 
 // presentEvery is how often a program records that it runs the consumer, and reads which other programs do. A record
-// that is three times as old no longer counts.
-const presentEvery = time.Minute
+// that is three minutes old no longer counts.
+const presentEvery = 20 * time.Second
 
 // majorVersion matches the path element that differs between major versions of a program.
 var majorVersion = regexp.MustCompile(`/v[0-9]+(/|$)`)

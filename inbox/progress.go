@@ -189,7 +189,8 @@ func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (P
 	at := Progress{Kept: true, Next: row.from, Beginning: Beginning{Offset: row.began, Partitions: row.seen}}
 	if !row.known {
 		at.Next = -1
-		if err = in.db.QueryRow(ctx, in.q(sqlSeen), in.consumer, topic).Scan(&at.Partitions, &row.log); err != nil {
+		if err = in.db.QueryRow(ctx, in.q(sqlSeen), in.consumer, topic, in.cfg.Program).Scan(&at.Partitions, &row.log,
+			&at.Beside); err != nil {
 			return Progress{}, fmt.Errorf("inbox: reading what is known of topic %s: %w", topic, err)
 		}
 	}

@@ -22,9 +22,11 @@ insert into {schema}inbox_message_any (consumer_name, message_id, content)
 select $1::text, id, content from unnest($2::text::uuid[], $3::text::bigint[]) as t (id, content)
 on conflict (consumer_name, message_id) do nothing returning message_id`
 
-// Effects run in this transaction: a COMMIT of theirs fails (inbox_guard).
+// Effects run in this transaction: a COMMIT of theirs fails (inbox_guard). While it is open, its lock tells operators
+// which partition it handles (sql.ProgressList finds it); nothing waits for that lock.
 const sqlGuard = `-- inbox: guard
-select set_config('effectonce.inbox', 'open', true)`
+select set_config('effectonce.inbox', 'open', true), case when $2::text <> '' then pg_try_advisory_xact_lock_shared(
+	hashtextextended($1::text || ' ' || $2::text, '{schema}inbox_progress'::regclass::oid::bigint)) end`
 
 const sqlAdopt = `-- inbox: adopt the open transaction`
 
@@ -46,19 +48,23 @@ select pg_logical_emit_message(true, 'effectonce', ''::text)`
 const sqlRollback = `-- inbox: roll back
 rollback`
 
-// The first start sets the floor and the strategy. Later starts only update the window.
+// The first start sets the floor and the strategy. Later starts only update the window. A process that something ends
+// again and again is told by its starts, of which the last fifty of ten minutes stay.
 const sqlRegister = `-- inbox: register the consumer
-insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
-values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
+insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup, starts)
+values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text,
+	jsonb_build_array(jsonb_build_object('host', $4::text, 'at', clock_timestamp())))
 on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(),
-	retired_at = null
+	retired_at = null, starts = excluded.starts || coalesce((select jsonb_agg(s.value order by s.ordinality)
+		from jsonb_array_elements(c.starts) with ordinality s
+		where s.ordinality < 50 and (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '10 min'), '[]')
 returning dedup`
 
 // Retire refuses a consumer that runs, so this is for a program that was away meanwhile.
 const sqlReturn = `-- inbox: end a retirement
 update {schema}inbox_consumer set retired_at = null where consumer_name = $1::text and retired_at is not null`
 
-// All processes of a program together write at most every half minute, also after the clock went back. The result has
+// All processes of a program together write at most every 10 s, also after the clock went back. The result has
 // the other programs that reported within three minutes.
 const sqlPresent = `-- inbox: say who runs
 with mine as (
@@ -68,7 +74,7 @@ with mine as (
 		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'group', $4::text,
 			'version', $5::text, 'seen', clock_timestamp()))
 	where c.consumer_name = $1::text and coalesce((c.programs -> $2::text ->> 'seen')::timestamptz
-		not between clock_timestamp() - interval '30 s' and clock_timestamp(), true)
+		not between clock_timestamp() - interval '10 s' and clock_timestamp(), true)
 )
 select p.key, coalesce(p.value ->> 'host', ''), (p.value ->> 'seen')::timestamptz
 from {schema}inbox_consumer c, jsonb_each(c.programs) p

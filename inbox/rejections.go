@@ -79,9 +79,7 @@ func (b *batch) undeployed(f *failure) bool {
 		return false
 	}
 	if !b.upTo(index) {
-		f.kind, f.err = rejected, fmt.Errorf("the database rejects the effect for several keys, so no event is to "+
-			"blame: "+
-			"run the migration or the grant that is missing: %w", f.err)
+		f.kind, f.err = rejected, fmt.Errorf("the effect fails for several keys, so no event is to blame: %w", f.err)
 	}
 	return true
 }

@@ -281,7 +281,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	}
 	p.sort()
 	var b pgx.Batch
-	b.Queue(sqlGuard)
+	b.Queue(in.q(sqlGuard), in.consumer, "")
 	ids := byID{in} // whatever the strategy: ids record the released events
 	ids.queue(&b, p)
 	res := tx.SendBatch(ctx, &b)

@@ -26,7 +26,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	in.running.Store(true)
 	var group sync.WaitGroup
 	defer group.Wait()
-	group.Go(func() { in.repeat(ctx, "moving the progress", progressEvery/2, in.writeIdleProgress) })
+	group.Go(func() { in.repeat(ctx, "moving the progress", progressEvery/5, in.writeIdleProgress) })
 	group.Go(func() { in.repeat(ctx, "measuring the lists", boundEvery, in.bound) })
 	group.Go(func() { in.repeat(ctx, "saying who runs", presentEvery, in.present) })
 	if in.cfg.ReleaseEvery > 0 {

@@ -92,6 +92,8 @@ func (f *consumerMetrics) register(s *set) {
 	f.forgotten = s.counter("forgotten_events_total", "Events applied below the group's committed offset: the "+
 		"database was restored.")
 	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that were resumed.")
+	s.gauge("started_timestamp_seconds", "Time at which this process began: a worker that something ends again and "+
+		"again shows in its changes.").SetToCurrentTime()
 	f.handle = s.histogram("handle_seconds", "Duration of the handler for one batch, retries and waits included.")
 	f.status = newStatus(s)
 	s.register(f.status)

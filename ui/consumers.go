@@ -43,6 +43,7 @@ type partitionView struct {
 	inboxoperator.PartitionState
 	End, Lag int64 // -1: not known
 	Severity string
+	State    string // in a word or two
 	Resume   string // commands
 	Skip     string
 	SetGroup string
@@ -116,17 +117,41 @@ func partitionsIn(d *reads.Database, c inboxoperator.ConsumerDiagnosis, ends map
 		v.Skip = commandFor(d, c, verbs.SkipRecords{OfPartition: at, To: v.SkipTo()})
 		v.SetGroup = setGroup(d, c, p.Topic, p.Partition, v.SkipTo())
 		if end, ok := ends[reads.Partition{Topic: p.Topic, Partition: p.Partition}]; ok {
-			v.End, v.Lag = end, max(end-p.From, 0)
+			v.End = max(end, p.From) // the end may have been asked for before the progress
+			v.Lag = v.End - p.From
 		}
-		switch {
-		case p.HaltedAt != nil:
-			v.Severity = bad
-		case p.TryingAt != nil, v.Lag > 0 && p.Unmoved > wrong:
-			v.Severity = look
-		}
+		v.State, v.Severity = stateOf(c, v)
 		list = append(list, v)
 	}
 	return list
+}
+
+// stateOf says what a partition does, and how bad that is.
+func stateOf(c inboxoperator.ConsumerDiagnosis, v partitionView) (state, severity string) {
+	waits := v.Lag > 0 && v.Unmoved > stands
+	switch {
+	case v.HaltedAt != nil && v.Code == "rejected":
+		return "rejected, tried again", bad
+	case v.HaltedAt != nil:
+		return "halted", bad
+	case v.Attempts > 1:
+		return "ends its worker", bad
+	case waits && len(c.Programs) == 0:
+		return "no worker", bad
+	case v.TryingAt != nil:
+		return "the effect fails", look
+	case waits && v.Batch != nil:
+		return "a batch runs", look
+	case waits && v.Unmoved > wrong:
+		return "stands", bad
+	case waits:
+		return "stands", look
+	case len(c.Programs) == 0:
+		return "no worker", look
+	case v.Batch == nil && v.Lag <= 0:
+		return "idle", ""
+	}
+	return "runs", ""
 }
 
 // setGroup returns Kafka's command that sets a stopped group to an offset.

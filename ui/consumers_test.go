@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -34,7 +35,7 @@ func TestConsumerVerbs(t *testing.T) {
 	s.examined()
 	page := s.get("/consumers")
 	in := " --schema=" + db.Schema + " --consumer="
-	wants(t, page, "Inbox days in wrong", "relay inbox maintain", "halted POISON it <kills>",
+	wants(t, page, "Inbox days in wrong", "relay inbox maintain", "halted – POISON it <kills>",
 		"relay inbox skip"+in+"ledger --topic=payments --partition=3 --to=42 --reason",
 		`kafka-consumer-groups.sh --bootstrap-server "${BOOTSTRAP_SERVER:?}" --group 'g 1' --topic payments:3 --reset-offsets --to-offset 42 --execute`,
 		"relay inbox accept"+in+"numbers --epoch="+epoch+" --reason", "relay inbox forget-offsets"+in+"offsets",
@@ -128,5 +129,40 @@ func TestConsumerVerbs(t *testing.T) {
 			and operator = 'night <b>shift</b>' and reason = 'it''s <late>'`, action); n != want {
 			t.Errorf("the audit has %d of %q", n, action)
 		}
+	}
+}
+
+// TestConsumerStates: the page says what each partition does, in the words of its error, and no failing effect "runs".
+func TestConsumerStates(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days, programs)
+		select c, now(), 14, jsonb_build_object('acme', jsonb_build_object('host', 'h1', 'seen', now() - a))
+		from (values ('ledger', interval '0'), ('old', '17 min'), ('ledgre', '0')) c (c, a)`)
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at,
+			halted_code, halted_reason, trying_at, trying_reason)
+		values ('ledger', 'payments', 0, 41, 41, 0, now(), 'rejected', 'rejected: no column', null, ''),
+			('ledger', 'payments', 1, 42, 42, 0, null, '', '', now(), 'event 7 at offset 42, attempt 4: refused'),
+			('ledger', 'payments', 2, 43, 43, 5, null, '', '', null, ''),
+			('ledger', 'payments', 3, 44, 44, 0, null, '', '', null, ''),
+			('old', 'payments', 0, 45, 45, 0, null, '', '', null, '')`)
+	worker := db.Connect(t)
+	for _, sql := range []string{
+		`begin`, `set application_name = 'shop'`,
+		`select pg_advisory_xact_lock_shared(hashtextextended('ledger payments/3', '` + db.Schema +
+			`.inbox_progress'::regclass::oid::bigint))`,
+	} {
+		if _, err := worker.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serve(t, ui.Config{}, of("in", db))
+	s.examined()
+	page := words(s.get("/consumers"))
+	wants(t, page, "0 rejected, tried again – rejected no column",
+		"0 the effect fails – event 7 at offset 42, attempt 4: refused", "5 ends its worker –", " shop on 127.0.0.1",
+		"no worker runs it, the last one left 17 min", "Is its name a typo?")
+	if strings.Index(page, "Inbox days") < strings.Index(page, "payments/3") {
+		t.Errorf("the days are above the consumers: %s", page)
 	}
 }

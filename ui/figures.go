@@ -22,7 +22,7 @@ func count(n int64) string {
 	return format.Num(n)
 }
 
-// Something that waits and does not move for these times stands, or is wrong.
+// Something that waits and does not move for these times stands, or is wrong: progress is stored every ten seconds.
 const (
 	stands = 15 * time.Second
 	wrong  = time.Minute

@@ -116,9 +116,9 @@ func TestConsumers(t *testing.T) {
 		return contains(page, topic+"/0 2 7 5"), nil
 	})
 	// The topic that its events came from is not there, which hides nothing of the other.
-	wants(t, page, "halted POISON it kills its <process>", "1 event parked, 0 quarantined",
+	wants(t, page, "halted – POISON it kills its <process>", "1 event parked, 0 quarantined",
 		"Kafka says: topic payments does not exist any more")
-	wants(t, s.examined(), "Something is wrong.", "halted: "+topic+"/0: POISON")
+	wants(t, s.examined(), "Something is wrong.", "halted: POISON: it kills its <process>: "+topic+"/0 (at 2)")
 	wants(t, s.get("/"), "Effects of ledger – waiting: not known", "1 partition halted")
 	form := []string{"consumer", "ledger", "topic", topic, "partition", "0"}
 	status, page := s.post("/db/ledger-db/inbox/resume", form...)
@@ -127,6 +127,11 @@ func TestConsumers(t *testing.T) {
 	}
 	wants(t, page, "resumes within seconds")
 	lacks(t, s.get("/consumers"), "POISON")
+	db.Exec(t, `update inbox_progress set from_offset = 9, halted_at = null where topic = $1`, topic)
+	pgtest.Await(t, "a progress that is newer than Kafka's end", func() (bool, error) {
+		return contains(s.get("/consumers"), topic+"/0 9 9 0"), nil
+	})
+	db.Exec(t, `update inbox_progress set attempts = 0 where topic = $1`, topic)
 	if status, page = s.post("/db/ledger-db/inbox/resume", form...); status != http.StatusConflict {
 		t.Errorf("one that runs: %d %s", status, page)
 	}

@@ -110,6 +110,7 @@ func (p settings) worker(db *pgxpool.Pool, group string, log *slog.Logger) worke
 	return worker.Config{
 		DB: db, Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
 		SkipMigrate: true, Logger: log,
+		Inbox:    inbox.Config{Program: group}, // each child is a program, although they share an executable
 		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
 	}
 }

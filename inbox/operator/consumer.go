@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,15 @@ type ConsumerState struct {
 	RetiredAt *time.Time `json:"retired_at"`
 	// Programs are the programs that run the consumer. Several programs take events from each other.
 	Programs []Program `json:"programs"`
+	// ReportedAt is when a program last reported that it runs the consumer; nil: none has. Each reports every 20 s.
+	ReportedAt *time.Time `json:"reported_at"`
+	// Starts is how often a worker has started within five minutes on the host with the most starts, StartsOn. More
+	// than the processes of that host: something ends them.
+	Starts   int    `json:"starts"`
+	StartsOn string `json:"starts_on"`
+	// Beside is another consumer of the same program that has read, if this one has read nothing: a worker refuses to
+	// begin a topic of both, unless consumer.Config.Start is set. Empty: there is none.
+	Beside string `json:"beside"`
 	// Partitions are the partitions that have a row in inbox_progress.
 	Partitions []PartitionState `json:"partitions"`
 }
@@ -75,6 +85,16 @@ type PartitionState struct {
 	// Unmoved is how long this state has not changed, by the database's clock. It also grows when a partition has no
 	// new events.
 	Unmoved time.Duration `json:"unmoved"`
+	// Batch is the transaction that now handles events of the partition; nil: none is open.
+	Batch *Batch `json:"batch"`
+}
+
+// Batch is an open transaction of a worker.
+type Batch struct {
+	// For is how long it has been open; -1: the role may not see that (pg_read_all_stats).
+	For time.Duration `json:"for"`
+	// By is the session: its application_name, its address, and whether it waits. Empty: hidden too.
+	By string `json:"by"`
 }
 
 // Consumers lists the consumers of the schema by name, or only the operator's own consumer.
@@ -92,7 +112,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	list, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 		var window int
 		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
-			&c.Programs)
+			&c.Programs, &c.ReportedAt, &c.Starts, &c.StartsOn, &c.Beside)
 		c.Window = time.Duration(window) * 24 * time.Hour
 		at[c.Consumer] = len(at)
 		return c, err
@@ -106,8 +126,17 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 	}
 	partitions, err := audit.Read(ctx, db, func(row pgx.CollectableRow) (p of, err error) {
 		var unmoved float64
+		var batch *float64
+		var by string
 		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Error,
-			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &unmoved)
+			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &unmoved, &batch, &by)
+		p.Error = strings.TrimPrefix(p.Error, p.Code+": ") // the error of outcome.Terminal begins with its code
+		if batch != nil {
+			p.Batch = &Batch{For: time.Duration(max(*batch, 0) * float64(time.Second)), By: by}
+			if *batch == -1 {
+				p.Batch.For = -1
+			}
+		}
 		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
 		return p, err
 	}, pgschema.Expand(sql.ProgressList, prefix), consumer)

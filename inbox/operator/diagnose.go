@@ -42,6 +42,16 @@ type ConsumerDiagnosis struct {
 	Quarantined int64
 	ParkedKeys  int64
 	Releasing   int64 // keys, and events that are parked alone, that are released and not taken yet
+	Parks       Parks
+}
+
+// Parks is what a consumer has parked within two minutes.
+type Parks struct {
+	Events int64  // at most 1,000
+	Code   string // the most frequent code, of OfCode of them
+	OfCode int64
+	// Effects is how many events had an effect since the first of these; 1,000 or more: any number.
+	Effects int64
 }
 
 // rights returns the rights that a worker without maintenance needs; readsOnly: only the rights to read.
@@ -101,7 +111,8 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 	}
 	d.Consumers, err = audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
 		var name string
-		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Releasing)
+		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Releasing, &c.Parks.Events, &c.Parks.Code,
+			&c.Parks.OfCode, &c.Parks.Effects)
 		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
 			c.ConsumerState = list[i]
 		}

@@ -190,12 +190,29 @@ func TestProvoked(t *testing.T) {
 		"halted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
-					halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
-		}, "consumer c", Fail, "halted: t/3: x"},
+					halted_code, halted_reason) values ('c', 't', 3, 1, 2, now(), 'x', 'x: why'),
+				('c', 't', 4, 1, 2, now(), 'x', 'x: why')`,
+		}, "consumer c", Fail, "halted: x: why: t/3 (at 1), t/4 (at 1)\n"},
+		"rejected": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('h', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
+					halted_code, halted_reason) select 'h', 't', n, n, n, now(), 'rejected',
+					'rejected: the effect fails: ERROR: column "amount" does not exist (SQLSTATE 42703)'
+				from generate_series(0, 3) n`,
+		}, "consumer h", Fail, `rejects it: the effect fails: ERROR: column "amount" does not exist (SQLSTATE 42703): 4 of 4 partitions, ` +
+			"the first is t/0 (at 0); tried again by itself"},
 		"never a partition": {[]string{
 			`insert into inbox_consumer (consumer_name, started_at, floor, window_days, programs)
 				values ('e', now() - interval '1 hour', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
 		}, "consumer e", Warn, "its program runs, and has never had a partition"},
+		"a new name beside another": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, programs)
+				select c, now(), 3, jsonb_build_object('acme', jsonb_build_object('seen', now() - a, 'host', 'h'))
+				from (values ('stock', interval '10 min'), ('stcok', '0')) c (c, a)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset)
+				values ('stock', 't', 3, 1, 1)`,
+		}, "consumer stcok", Warn, "it is new, and has read nothing; the same program runs stock"},
+		"the other one": {nil, "consumer stock", OK, "nothing parked"},
 		"retired, and running": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days, retired_at)
 				values ('r', now(), 3, now() - interval '1 hour'), ('over', now(), 3, now())`,
@@ -472,20 +489,21 @@ func TestProgress(t *testing.T) {
 	}
 	db.Exec(t,
 		`insert into inbox_consumer (consumer_name, floor, window_days, programs) select c, now(), 14,
-			case c when 'left' then '{}' else jsonb_build_object('p', jsonb_build_object('host', 'a', 'group', '',
+			case c when 'left' then jsonb_build_object('p', jsonb_build_object('seen', now() - interval '17 min')) else jsonb_build_object('p', jsonb_build_object('host', 'a', 'group', '',
 			'version', '', 'seen', now())) end
-		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open}'::text[]) c`)
+		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open,soon}'::text[]) c`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				trying_at, trying_reason)
 		select c, $1, partition, case partition when 0 then 1 else 2 end, 2, case c when 'crashing' then 2 else 0 end,
-			now() - case c when 'failing' then interval '2 minutes' else '0' end,
-			case when c <> 'crashing' then now() end, E'event 7, attempt 4:\nno such column'
+			now() - case c when 'crashing' then interval '0' else '2 minutes' end,
+			case when c <> 'crashing' then now() - interval '2 minutes' end,
+			'event 7 at offset 1, attempt ' || partition || E': no such\ncolumn'
 		from unnest('{failing,crashing,left}'::text[]) c, unnest('{0,1,3}'::int[]) partition`, topic)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				halted_at) values
-		('stuck', $1, 0, 1, 2, 3, now() - interval '2 minutes', null),
+		('stuck', $1, 0, 1, 2, 0, now() - interval '2 minutes', null),
 		('stuck', $1, 1, 2, 2, 0, now(), null), ('stuck', $1, 3, 2, 2, 0, now(), null),
 		('slow', $1, 0, 2, 2, 0, now(), null), ('slow', $1, 3, 2, 2, 0, now(), null),
 		('slow', $1, 1, 0, 2, 0, now(), null),
@@ -507,43 +525,55 @@ func TestProgress(t *testing.T) {
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
 			('open', $1, 0, 1, 1, now() - interval '2 minutes')`, open)
+	half := kafkatest.Topic(t, 3) // records of half a minute ago, and none that waits for as long
+	now := time.Now()
+	kafkatest.Produce(t, half, kafkatest.Record{Value: []byte("v"), Time: now.Add(-30 * time.Second)},
+		kafkatest.Record{Value: []byte("v"), Time: now.Add(time.Hour)},
+		kafkatest.Record{Partition: 1, Value: []byte("v"), Time: now.Add(time.Hour)},
+		kafkatest.Record{Partition: 2, Value: []byte("v"), Time: now.Add(-30 * time.Second)})
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
+		select 'soon', $1, partition, 0, 0, now() - interval '2 minutes' from generate_series(0, 2) partition`, half)
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
-	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m")
-	expect(t, list, "progress stuck", Fail, "counted runs: 3)")
-	expect(t, list, "progress slow", Warn, "2 records older than a minute")
+	expect(t, list, "progress soon", Warn,
+		"no batch is running: "+half+"/0 (at 0 of 2), "+half+"/2 (at 0 of 1), unmoved for 2m")
+	expect(t, list, "progress stuck", Fail, "nothing is decided, and no batch is running: "+topic+"/0 (at 1 of 2), "+
+		"unmoved for 2m")
+	expect(t, list, "progress slow", Warn,
+		"2 records older than a minute are not decided, 100 % of them in "+topic+"/1")
 	for check, c := range map[string]struct {
 		severity Severity
 		parts    []string
 	}{
 		"progress failing": {Fail, []string{
-			topic + "/0 (at 1 of 2 for 2m", "an effect fails and is tried again: event 7, attempt 4: no such column)",
+			"the effect fails: no such column: " + topic + "/0 (at 1 of 2), since 2m",
 			"relay inbox resume --schema=" + db.Schema + " --consumer=failing --topic=" + topic + " --partition=0",
 		}},
 		"progress crashing": {Warn, []string{
-			"1 records older than a minute", topic + "/0 (at 1 of 2 for ", "s, counted runs: 2)",
-			"Find out why the workers die", "--consumer=crashing",
+			"an event ends the process of its worker: " + topic + "/0 (at 1 of 2), counted runs: 2", "exit code",
+			"relay inbox skip --schema=" + db.Schema + " --consumer=crashing --topic=" + topic +
+				" --partition=0 --to=2",
 		}},
-		"progress left": {Fail, []string{"No worker runs", "Start its workers", "no such column"}},
+		"progress left": {Fail, []string{
+			"no worker runs it, the last one left 17m", " ago; the effect has failed: no such column: " + topic +
+				"/0 (at 1 of 2)", "Start its workers",
+		}},
 	} {
 		severity, _ := worst(list, check)
 		text := whole(list, check)
 		for _, part := range c.parts {
-			if severity != c.severity || !strings.Contains(text, part) || strings.Contains(text, "more workers") {
+			if severity != c.severity || !strings.Contains(text, part) || strings.Contains(text, "more workers help") {
 				t.Errorf("%s: %s %q, want %s %q, and no more workers", check, severity, text, c.severity, part)
 			}
 		}
 	}
-	if text := whole(list, "progress slow"); !strings.Contains(text, "more workers") {
-		t.Errorf("workers run and decide: %s", text)
-	}
 	expect(t, list, "progress well", OK, "no record older than a minute")
-	expect(t, list, "progress open", Fail, open+"/0 (at 1 of 3 for 2m")
-	expect(t, list, "progress open", Fail, "an open Kafka transaction holds it)")
+	expect(t, list, "progress open", Fail, "an open Kafka transaction holds records: "+open+"/0 (at 1 of 3)")
 	if _, text := worst(list, "progress stuck"); strings.Contains(text, "transaction") {
 		t.Errorf("no transaction is open there: %s", text)
 	}
 	// What is gone hides nothing of the others.
-	expect(t, list, "progress gone", Fail, topic+"/0 (at 1 of 2 for 2m")
+	expect(t, list, "progress gone", Fail, topic+"/0 (at 1 of 2)")
 	expect(t, list, "progress gone", Fail, "topic "+topic+"-deleted does not exist any more\n")
 	expect(t, list, "progress gone", Fail, topic+"/9 does not exist any more\n")
 	if severity, text := worst(list, "progress grown"); severity != Fail ||
@@ -660,6 +690,18 @@ func TestJudgements(t *testing.T) {
 		"days run out": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{byID}})
 		}, "inbox days", Fail, "1 days ahead"},
+		"parks most": {func(f *findings) {
+			one := inboxoperator.ConsumerDiagnosis{Parked: 900, Parks: inboxoperator.Parks{
+				Events: 469, Code: "fee_missing", OfCode: 469, Effects: 3,
+			}}
+			one.Consumer = "ledger"
+			f.consumer(one)
+		}, "consumer ledger", Fail, "most of its last events are parked, 469 in two minutes: fee_missing x 469"},
+		"parks a few keys": {func(f *findings) {
+			one := inboxoperator.ConsumerDiagnosis{Parked: 900, Parks: inboxoperator.Parks{Events: 40, Effects: 50}}
+			one.Consumer = "ledger"
+			f.consumer(one)
+		}, "consumer ledger", Warn, "900 events parked"},
 		"two programs": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{twice}})
 		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},

@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,17 +36,52 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 	}
 }
 
-// lag is the lag of a consumer.
+// soon is how long a partition may decide nothing while records wait. The stored progress lags by up to 12 s.
+const soon = 15 * time.Second
+
+// slowest is how long a batch may run: inbox.Config.EffectTimeout, by default.
+const slowest = 5 * time.Minute
+
+// lag is what waits for a consumer.
 type lag struct {
-	looked  int                     // partitions with an answer of Kafka
-	late    int64                   // records that are older than waitsLong and not decided
-	left    bool                    // no worker has reported for three minutes
-	stuck   []string                // partitions where nothing moves
-	open    bool                    // an open transaction holds some of them
-	trying  []string                // other partitions, where an event is tried again
-	tried   operator.PartitionState // one of all partitions with such an event
-	unknown []string                // partitions with old records that have no row
-	wrong   []error                 // topics and partitions without an answer
+	of      int                    // partitions of the consumer
+	left    string                 // that no worker runs it; empty: one does
+	starts  string                 // that a worker starts again and again; empty: none does
+	looked  int                    // partitions with an answer of Kafka
+	waits   map[cause]*waitingList // by what they wait for
+	unknown []string               // partitions with old records that have no row
+	wrong   []error                // topics and partitions without an answer
+}
+
+// cause is why records wait. why is the error of an effect.
+type cause struct {
+	kind causeKind
+	why  string
+}
+
+type causeKind int
+
+// The kinds of causes, the most certain first.
+const (
+	kills  causeKind = iota // an event ends the process of each worker
+	fails                   // an effect fails, and is tried again
+	starts                  // a worker starts again and again
+	leaves                  // no worker runs
+	opened                  // an open Kafka transaction
+	runs                    // a batch is running
+	stands                  // nothing of that
+	late                    // the progress moves
+)
+
+// waitingList has the partitions in which records wait for one cause.
+type waitingList struct {
+	list  []operator.PartitionState
+	where []string      // each with its offsets
+	since time.Duration // the longest time
+	long  bool          // a partition waits for longer than waitsLong
+	all   int64         // the records that are older than that
+	most  int64         // those of the partition with the most of them, at
+	at    place
 }
 
 func (f *findings) lag(consumer string, l lag) {
@@ -58,11 +95,13 @@ func (f *findings) lag(consumer string, l lag) {
 		}
 		f.failedAtKafka(check, err)
 	}
-	switch {
-	case l.late > 0:
-		f.late(check, consumer, l)
-	case len(l.unknown) == 0 && l.looked > 0:
+	if len(l.waits)+len(l.unknown) == 0 && l.looked > 0 {
 		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
+	}
+	for _, c := range slices.SortedFunc(maps.Keys(l.waits), func(a, b cause) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.why, b.why))
+	}) {
+		f.waiting(consumer, l.of, c, l.waits[c])
 	}
 	if len(l.unknown) > 0 {
 		f.add(Fail, check, "the database does not know "+strings.Join(l.unknown, ", "),
@@ -72,56 +111,94 @@ func (f *findings) lag(consumer string, l lag) {
 	}
 }
 
-// late says why records wait, as far as the database knows, and what to do.
-func (f *findings) late(check, consumer string, l lag) {
-	severity, found := Fail, "nothing has been decided for a minute in "+strings.Join(l.stuck, ", ")
-	if len(l.stuck) == 0 {
-		severity, found = Warn, fmt.Sprintf("%d records older than a minute are not decided", l.late)
+// some names partitions, of so many.
+func some(list []string, of int) string {
+	if len(list) > 3 {
+		return fmt.Sprintf("%d of %d partitions, the first is %s", len(list), of, list[0])
 	}
-	if len(l.trying) > 0 {
-		found += "; not decided either: " + strings.Join(l.trying, ", ")
+	return strings.Join(list, ", ")
+}
+
+// waiting says for what records wait, and what to do.
+func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
+	check := "progress " + consumer
+	severity := Warn
+	if w.long {
+		severity = Fail
 	}
-	switch {
-	case l.left:
-		f.add(Fail, check, found, "No worker runs, or none reaches its database: no program of the consumer has "+
-			"reported for three minutes.", "Start its workers, or look at their logs.")
-		f.run("inbox", "consumers", "--consumer="+consumer)
-	case l.tried.TryingAt != nil:
-		f.add(severity, check, found, "Later events of its partition wait for it.",
-			"Repair what the error names. The worker tries again within two minutes, or at once after this command.")
-		f.runWhy("inbox", "resume", "--consumer="+consumer, "--topic="+l.tried.Topic,
-			"--partition="+fmt.Sprint(l.tried.Partition))
-	case l.tried.Attempts > 0:
-		f.add(severity, check, found, "A worker died while an event ran. The event runs again, alone, and later ones "+
-			"wait for it.", "Find out why the workers die. After inbox.Config.CrashAttempts (10) counted runs the "+
-			"event is parked.")
-		f.run("inbox", "consumers", "--consumer="+consumer)
-	case len(l.stuck) > 0:
-		next := "The workers' logs say which."
-		if l.open {
-			next = "A transaction ends when its producer commits or aborts it, or with its transaction.timeout.ms; " +
-				"kafka-transactions.sh find-hanging and abort end one that stays. Otherwise: the workers' logs."
+	one, since, where := w.list[0], w.since.Round(time.Second), some(w.where, of)
+	at := []string{"--consumer=" + consumer, "--topic=" + one.Topic, fmt.Sprintf("--partition=%d", one.Partition)}
+	show := []string{"inbox", "consumers", "--consumer=" + consumer}
+	switch c.kind {
+	case kills:
+		found := fmt.Sprintf("an event ends the process of its worker: %s, counted runs: %d", where, one.Attempts)
+		if c.why != "" {
+			found += "; " + c.why
 		}
-		f.add(severity, check, found, "Events wait there, and no effect is committed: no worker runs, it does not "+
-			"reach its database, or the effect fails or hangs.", next)
-		f.run("inbox", "consumers", "--consumer="+consumer)
-	default:
-		f.add(severity, check, found, "Its workers go on, and are late.",
-			"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
+		f.add(severity, check, found,
+			"The event runs again, alone, and later ones wait for it. More workers do not help.",
+			"The worker's exit code and its last lines say why. After inbox.Config.CrashAttempts (10) counted runs "+
+				"the event is parked. To give it up before that, stop the workers, and:")
+		f.runWhy(append(append([]string{"inbox", "skip"}, at...), fmt.Sprintf("--to=%d", one.From+1))...)
+	case fails:
+		f.add(severity, check, fmt.Sprintf("the effect fails: %s: %s, since %v", c.why, where, since),
+			"It is tried again. Later events of its partition wait for it.",
+			"Repair what the error names. The worker tries again within two minutes, or at once in "+
+				"a partition after this command.")
+		f.runWhy(append([]string{"inbox", "resume"}, at...)...)
+	case starts:
+		f.add(severity, check, fmt.Sprintf("%s: %s", c.why, where), "Unless so many run there, something ends them, "+
+			"and little is decided in between. More workers do not help.", "The exit code and the last lines say "+
+			"why: an event whose effect ends the process, too little memory, a probe.")
+		f.run(show...)
+	case leaves:
+		f.add(Fail, check, fmt.Sprintf("%s: %s", c.why, where), "Its events wait in Kafka, for the "+
+			"topic's retention.", "Start its workers, or look at their logs: they do not run, or do not reach the "+
+			"database.")
+		f.run(show...)
+	case opened:
+		f.add(severity, check, "an open Kafka transaction holds records: "+where, "Events behind it wait.",
+			"It ends when its producer commits or aborts it, or with its transaction.timeout.ms; "+
+				"kafka-transactions.sh find-hanging and abort end one that stays.")
+		f.run(show...)
+	case runs:
+		if severity = Warn; w.since > slowest {
+			severity = Fail
+		}
+		f.add(severity, check, fmt.Sprintf("a batch has been running for %v%s: %s", since, c.why, where), "The effect "+
+			"is slow, or hangs. Events behind it wait; more workers do not help.", "See what the session does, or "+
+			"what the effect calls. inbox.Config.EffectTimeout (5 min) ends a batch whose effect observes its "+
+			"context.")
+		f.run(show...)
+	case stands:
+		f.add(severity, check, fmt.Sprintf("nothing is decided, and no batch is running: %s, unmoved for %v", where,
+			since), "No worker has these partitions, or it does not reach Kafka or its database.",
+			"The workers' /healthz/moving says which.")
+		f.run(show...)
+	case late:
+		next := fmt.Sprintf("It is spread over %d partitions: while they are fewer, more workers help, and otherwise "+
+			"larger batches; docs/scaling.md", len(w.list))
+		if 2*w.most > w.all {
+			next = "More workers do not help: one decides a partition, in order. Look for a key or a tenant with " +
+				"very many events, and how long an effect takes; larger batches; docs/scaling.md"
+		}
+		f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided, %d %% of them in %v", w.all,
+			100*w.most/w.all, w.at), "Its workers go on, and are late.", next)
 	}
 }
 
 // lagging compares partitions with their logs. Other findings name halted ones.
 func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagnosis) (l lag, err error) {
-	l.left = len(c.Programs) == 0
-	before := time.Now().Add(-waitsLong)
+	now := time.Now()
 	logs, wrong, err := readLogs(ctx, client, c.Partitions, kafka.FirstOffsetOf, kafka.LastOffsetOf,
-		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, before) })
+		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, now.Add(-waitsLong)) },
+		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, now.Add(-soon)) })
 	if err != nil {
 		return l, err
 	}
-	l.wrong = wrong
-	var held []operator.PartitionState
+	l.of, l.left, l.starts = len(c.Partitions), left(c), restarts(c)
+	l.wrong, l.waits = wrong, map[cause]*waitingList{}
+	var waits []operator.PartitionState
 	known := map[place]bool{}
 	for _, p := range c.Partitions {
 		at := place{p.Topic, int(p.Partition)}
@@ -131,54 +208,98 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 		}
 		l.looked++
 		known[at] = true
-		until := old(log)
-		if p.HaltedAt != nil || until <= p.From {
-			continue
-		}
-		l.late += until - p.From
-		if tried(p) && l.tried.TryingAt == nil {
-			l.tried = p
-		}
-		if p.Unmoved > waitsLong || tried(p) {
-			held = append(held, p)
+		if _, aged := old(log); p.HaltedAt == nil && (aged > p.From || p.Attempts > 1 && log.LastOffset > p.From) {
+			waits = append(waits, p)
 		}
 	}
-	l.sayHeld(held, logs, stable(ctx, client, held))
+	ends := stable(ctx, client, waits)
+	for _, p := range waits {
+		at := place{p.Topic, int(p.Partition)}
+		end, ok := ends[at]
+		if !ok {
+			end.LastOffset = -1 // unknown
+		}
+		l.add(p, logs[at], end.LastOffset)
+	}
 	for at, log := range logs {
-		if n := old(log) - log.FirstOffset; n > 0 && !known[at] {
-			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, n))
+		if older, _ := old(log); older > log.FirstOffset && !known[at] {
+			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, older-log.FirstOffset))
 		}
 	}
 	slices.Sort(l.unknown)
 	return l, nil
 }
 
-// tried tells whether the event at which a partition is has failed, or had its process die: each try makes the row
-// look moved.
-func tried(p operator.PartitionState) bool { return p.TryingAt != nil || p.Attempts > 0 }
+// ofEvent is how a worker names the event whose effect fails; the doctor tells the same error of several events once.
+var ofEvent = regexp.MustCompile(`^event \S+ at offset \d+, attempt \d+: `)
 
-func (l *lag) sayHeld(held []operator.PartitionState, logs, stable map[place]kafka.PartitionOffsets) {
-	for _, p := range held {
-		at, also := place{p.Topic, int(p.Partition)}, ""
-		switch {
-		case p.TryingAt == nil:
-		case l.left:
-			also = ", an effect has failed: " + p.Trying
-		default:
-			also = ", an effect fails and is tried again: " + p.Trying
+// add adds a partition in which records wait to those with the same cause. stable is where the first open transaction
+// begins.
+func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable int64) {
+	older, _ := old(log)
+	since, why := p.Unmoved, cause{kind: stands}
+	long := since > waitsLong && older > p.From
+	switch {
+	case p.Attempts > 1:
+		why.kind, long = kills, p.Attempts > 2
+	case l.left != "":
+		why = cause{leaves, l.left}
+		if p.TryingAt != nil {
+			why.why += "; the effect has failed: " + ofEvent.ReplaceAllString(p.Trying, "")
 		}
-		end := logs[at].LastOffset
-		if to, ok := stable[at]; ok && 0 <= to.LastOffset && to.LastOffset <= p.From && p.From < end {
-			also += ", an open Kafka transaction holds it"
-			l.open = true
-		}
-		list := &l.stuck
-		if p.Unmoved <= waitsLong {
-			list = &l.trying
-		}
-		*list = append(*list, fmt.Sprintf("%v (at %d of %d for %v, counted runs: %d%s)", at, p.From, end,
-			p.Unmoved.Round(time.Second), p.Attempts, also))
+	case p.TryingAt != nil:
+		since, why = time.Since(*p.TryingAt), cause{fails, ofEvent.ReplaceAllString(p.Trying, "")}
+		long = since > waitsLong
+	case p.Batch != nil && p.Batch.For < 0:
+		why = cause{runs, " or less (grant pg_read_all_stats to this role)"}
+	case p.Batch != nil && p.Batch.For > soon:
+		since, why = p.Batch.For, cause{runs, " (" + p.Batch.By + ")"}
+	case p.Batch != nil, p.Unmoved <= soon:
+		why.kind = late
+	case 0 <= stable && stable <= p.From && p.From < log.LastOffset:
+		why.kind = opened
 	}
+	if why.kind == late && older <= p.From {
+		return
+	}
+	if l.starts != "" && (why.kind == kills || why.kind == leaves || why.kind == stands || why.kind == late) {
+		why = cause{min(why.kind, starts), l.starts}
+	}
+	w := l.waits[why]
+	if w == nil {
+		w = &waitingList{}
+		l.waits[why] = w
+	}
+	at, n := place{p.Topic, int(p.Partition)}, max(older-p.From, 0)
+	if w.all += n; n > w.most {
+		w.most, w.at = n, at
+	}
+	w.since, w.long = max(w.since, since), w.long || long
+	w.list, w.where = append(w.list, p), append(w.where, fmt.Sprintf("%v (at %d of %d)", at, p.From, log.LastOffset))
+}
+
+// often is how many starts within five minutes are no deployment, on a host with fewer processes.
+const often = 4
+
+// restarts says that a worker starts again and again. Empty: none does.
+func restarts(c operator.ConsumerDiagnosis) string {
+	if c.Starts < often {
+		return ""
+	}
+	return fmt.Sprintf("a worker on %s has started %d times within five minutes", c.StartsOn, c.Starts)
+}
+
+// left says that no program has reported for a minute that it runs the consumer, and none moves it. Empty: one does.
+func left(c operator.ConsumerDiagnosis) string {
+	moves := func(p operator.PartitionState) bool { return p.Unmoved < waitsLong || p.Batch != nil }
+	switch {
+	case slices.ContainsFunc(c.Partitions, moves):
+	case c.ReportedAt == nil:
+		return "no worker runs it"
+	case time.Since(*c.ReportedAt) > waitsLong:
+		return fmt.Sprintf("no worker runs it, the last one left %v ago", time.Since(*c.ReportedAt).Round(time.Second))
+	}
+	return ""
 }
 
 // stable asks where the first open transaction of each partition begins. Without an answer that is unknown.
@@ -196,14 +317,16 @@ func stable(ctx context.Context, client *kafka.Client, partitions []operator.Par
 	return found
 }
 
-// old returns the end of the records that are older than waitsLong.
-func old(log kafka.PartitionOffsets) int64 {
-	for offset := range log.Offsets {
-		if offset >= 0 {
-			return offset
-		}
+// old returns the ends of the records that are older than waitsLong, and than soon.
+func old(log kafka.PartitionOffsets) (older, aged int64) {
+	newer := slices.Sorted(maps.Keys(log.Offsets)) // the first records that are newer; -1: none is
+	older, aged = log.LastOffset, log.LastOffset
+	if n := len(newer); n > 0 && newer[0] >= 0 {
+		older, aged = newer[0], newer[n-1]
+	} else if n > 1 {
+		older = newer[1]
 	}
-	return log.LastOffset // no newer record
+	return older, aged
 }
 
 // Ends returns the ends of partitions' logs, in their order. An unknown end is -1, and the error says why; the others

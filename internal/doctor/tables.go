@@ -327,22 +327,12 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 	}
 }
 
+// parksMany is how many events, parked within two minutes, are more than a few bad ones.
+const parksMany = 10
+
 func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
-	var halted []string
-	var last inboxoperator.PartitionState
-	for _, p := range c.Partitions {
-		if p.HaltedAt != nil {
-			halted, last = append(halted, fmt.Sprintf("%s/%d: %s", p.Topic, p.Partition, p.Code)), p
-		}
-	}
-	if len(halted) > 0 {
-		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing after the event at which it halted is "+
-			"applied in these partitions.",
-			"`relay inbox consumers` says why. Mend that; then resume each.")
-		f.runWhy("inbox", "resume", "--consumer="+c.Consumer, "--topic="+last.Topic,
-			"--partition="+fmt.Sprint(last.Partition))
-	}
+	f.halts(check, c)
 	for _, p := range c.Partitions {
 		if p.Unaccounted != 0 {
 			f.add(Fail, check, fmt.Sprintf("%s/%d: %d offsets are not accounted for", p.Topic, p.Partition,
@@ -359,6 +349,14 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		f.add(Warn, check, "run by several programs: "+strings.Join(names, ", "), "They take events from each other: "+
 			"each seems to lose some. While one takes the other's place, that is as it should be.",
 			"Give one of them another consumer name, or both the same inbox.Config.Program when they are one")
+	}
+	if len(c.Programs) > 0 && c.Beside != "" {
+		f.add(Warn, check, "it is new, and has read nothing; the same program runs "+c.Beside, "Of a topic that both "+
+			"read it begins nothing until consumer.Config.Start is set: is the name a typo? Under a new name every "+
+			"event is applied again.", "A typo: correct the name, and retire this one. Another consumer: set "+
+			"consumer.Config.Start to StartEarliest or StartLatest.")
+		f.runWhy("inbox", "retire", "--consumer="+c.Consumer)
+		return
 	}
 	if len(c.Programs) > 0 && len(c.Partitions) == 0 && time.Since(c.StartedAt) > waitsLong {
 		f.add(Warn, check, "its program runs, and has never had a partition", "It consumes nothing: its topics are "+
@@ -377,6 +375,13 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
 		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
 	}
+	if p := c.Parks; p.Events >= parksMany && p.Events > p.Effects {
+		f.add(Fail, check, fmt.Sprintf("most of its last events are parked, %d in two minutes: %s x %d", p.Events,
+			p.Code, p.OfCode), "The cause is more likely a deployment or changed data than the events. Their effects "+
+			"are missing.", "Roll the deployment back, or mend what the code names; then release them.")
+		f.run("inbox", "parked", "list", "--consumer="+c.Consumer)
+		return
+	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
 			c.Quarantined),
@@ -388,6 +393,46 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		return
 	}
 	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))
+}
+
+// halts names what holds partitions, once for all that say the same, and which of them wait for a person.
+func (f *findings) halts(check string, c inboxoperator.ConsumerDiagnosis) {
+	type cause struct{ code, why string }
+	first, at := map[cause]inboxoperator.PartitionState{}, map[cause][]string{}
+	var causes []cause // in the order of the partitions
+	for _, p := range c.Partitions {
+		if p.HaltedAt == nil {
+			continue
+		}
+		why := cause{p.Code, p.Error}
+		if at[why] == nil {
+			causes, first[why] = append(causes, why), p
+		}
+		at[why] = append(at[why], fmt.Sprintf("%s/%d (at %d)", p.Topic, p.Partition, p.From))
+	}
+	const means = "Nothing after this event is applied in these partitions."
+	for _, why := range causes {
+		where := some(at[why], len(c.Partitions))
+		switch why.code {
+		case inbox.CodeRejected:
+			f.add(Fail, check, fmt.Sprintf("the database rejects it: %s: %s; tried again by itself "+
+				"every few seconds", why.why, where), means, "Mend what it says: a missing migration, a grant. It "+
+				"goes on by itself then.")
+			f.run("inbox", "consumers", "--consumer="+c.Consumer)
+		case inbox.CodeListFull:
+			f.add(Fail, check, "halted: "+why.why+": "+where, means, "Release or discard what is parked. It goes on "+
+				"by itself then.")
+			f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
+		default:
+			next := "Mend that; then resume it."
+			if len(at[why]) > 1 {
+				next = "Mend that; then resume each. This resumes the first."
+			}
+			f.add(Fail, check, fmt.Sprintf("halted: %s: %s: %s", why.code, why.why, where), means, next)
+			f.runWhy("inbox", "resume", "--consumer="+c.Consumer, "--topic="+first[why].Topic,
+				fmt.Sprintf("--partition=%d", first[why].Partition))
+		}
+	}
 }
 
 // shortest returns the shortest window of the consumers that deduplicate by id; 0: none do.

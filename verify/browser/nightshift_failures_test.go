@@ -196,7 +196,7 @@ var failures = []failure{
 		},
 	},
 	{
-		name: "no worker runs", check: "progress ledger", says: "nothing has been decided for a minute",
+		name: "no worker runs", check: "progress ledger", says: "no worker runs it",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -210,7 +210,7 @@ var failures = []failure{
 	},
 	{
 		name: "a new release's effect fails on a column that is not there", check: "progress ledger",
-		says: "an effect fails and is tried again",
+		says: "the effect fails",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.worker(inbox.Config{MaxAttempts: 1000}, func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
@@ -222,7 +222,7 @@ var failures = []failure{
 		},
 		mend: func(n *night) {
 			n.db.Exec(n.t, "alter table balance add currency text")
-			n.goes("Consumers", "an effect fails and is tried again")
+			n.goes("Consumers", "the effect fails")
 			n.verb("Resume", n.topic, "Try at once", "goes on within seconds")
 			n.until("select count(*) = 2 from balance")
 		},

@@ -156,7 +156,7 @@ func (s *outboxTestbed) inbox(t *testing.T, name string, dedup inbox.Dedup) inbo
 func (s *outboxTestbed) consume(t *testing.T, h inbox.Handler, partitions int) {
 	t.Helper()
 	c, err := consumer.New(h, kafkatest.Brokers(t), []string{s.topic},
-		consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
+		consumer.Config{Start: consumer.StartEarliest, Batch: 50, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

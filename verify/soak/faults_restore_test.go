@@ -263,6 +263,7 @@ func (s *tenants) consume(ctx context.Context, name string, log *slog.Logger) er
 		_, err := tx.Exec(ctx, `insert into tenants.effect select $1, unnest($2::text[])::uuid`, name, ids)
 		return err
 	}), s.kafka.Brokers(), []string{topicTenants}, consumer.Config{
+		Start: consumer.StartEarliest, // another consumer of the program reads the topic
 		Group: name, ClientID: name, SessionTimeout: roles.SessionTimeout, HeartbeatInterval: time.Second,
 		RebalanceTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second, ResumeEvery: time.Second, Logger: log,
 	})

@@ -195,15 +195,41 @@ const ConsumerList = `-- inbox: list the consumers
 select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until,
 	retired_at,
 	(select coalesce(jsonb_agg(p.value || jsonb_build_object('name', p.key) order by p.key), '[]')
-		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
-from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
+		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min'),
+	(select max((p.value ->> 'seen')::timestamptz) from jsonb_each(c.programs) p), coalesce(s.n, 0),
+	coalesce(s.host, ''),
+	coalesce((select min(o.consumer_name) from {schema}inbox_consumer o where o.consumer_name <> c.consumer_name
+		and o.retired_at is null and o.programs ?| array(select jsonb_object_keys(c.programs))
+		and exists (select from {schema}inbox_progress p where p.consumer_name = o.consumer_name)
+		and not exists (select from {schema}inbox_progress p where p.consumer_name = c.consumer_name)), '')
+from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value ->> 'host' as host
+	from jsonb_array_elements(c.starts) s where (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '5 min'
+	group by 2 order by 1 desc, 2 limit 1) s on true
+where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
+// A transaction that handles a partition holds a lock of its own (inbox: guard), which every role may see; since when
+// it is open, and whose it is, only some may.
 const ProgressList = `-- inbox: list the progress
-select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
-	trying_at, case when trying_at is null then '' else trying_reason end, effect_at,
-	coalesce(from_offset - began_offset - accounted, 0),
-	extract(epoch from clock_timestamp() - updated_at)::float8
-from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
+with batch as (
+	select (l.classid::bigint << 32) | l.objid::bigint as key, min(a.xact_start) as since,
+		min(concat_ws(' ', nullif(a.application_name, ''), 'on ' || host(a.client_addr),
+			case when a.state like 'idle in transaction%' then 'outside of Postgres'
+			when a.wait_event_type = 'Lock' then 'waiting for a lock of pid '
+				|| array_to_string(pg_blocking_pids(a.pid), ', ') end)) as by
+	from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+	where l.locktype = 'advisory' and l.objsubid = 1 and l.mode = 'ShareLock'
+		and l.database = (select d.oid from pg_database d where d.datname = current_database())
+	group by 1
+)
+select p.consumer_name, p.topic, p.partition, p.from_offset, p.to_offset, p.attempts, p.halted_at, p.halted_code,
+	p.halted_reason, p.trying_at, case when p.trying_at is null then '' else p.trying_reason end, p.effect_at,
+	coalesce(p.from_offset - p.began_offset - p.accounted, 0),
+	extract(epoch from clock_timestamp() - p.updated_at)::float8,
+	case when b.key is not null then coalesce(extract(epoch from clock_timestamp() - b.since), -1) end::float8,
+	coalesce(b.by, '')
+from {schema}inbox_progress p left join batch b on b.key = hashtextextended(p.consumer_name || ' ' || p.topic || '/'
+	|| p.partition, '{schema}inbox_progress'::regclass::oid::bigint)
+where $1::text = '' or p.consumer_name = $1::text order by p.consumer_name, p.topic, p.partition`
 
 const Accept = `-- inbox: accept a numbering
 insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
