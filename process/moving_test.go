@@ -48,7 +48,7 @@ func TestMoving(t *testing.T) {
 			consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
 				{Partition: name, Halted: &consumer.Halt{Partition: name, Offset: 7, Err: errors.New("broken")}},
 			}},
-			"1 partitions are halted, the first is orders/3 at offset 7, event 00000000-0000-0000-0000-000000000000",
+			"halted partitions: 1, the first is orders/3 at offset 7, event 00000000-0000-0000-0000-000000000000",
 		},
 	} {
 		got := ""

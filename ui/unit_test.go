@@ -209,7 +209,7 @@ func TestGuided(t *testing.T) {
 		{doctor.Finding{Check: "kafka", Command: "relay topics accept-cluster --cluster c"}, "/ops/topics"},
 		{doctor.Finding{Check: "kafka"}, ""},
 		{doctor.Finding{
-			Check: "consumer ledger", Found: "2 events parked, 1 keys, 0 quarantined",
+			Check: "consumer ledger", Found: "2 events parked, 1 key, 0 quarantined",
 			Command: "relay inbox parked list --consumer ledger",
 		}, "/ops/keys"},
 		{doctor.Finding{

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/cmd/internal/service"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // archiveCommand has the operators' commands for the archive.
@@ -178,7 +179,7 @@ func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 		_, err := fmt.Fprintln(w, "There are no such events.")
 		return err
 	}
-	fmt.Fprintf(w, "%d events of %d keys, %d bytes", plan.Events, plan.Keys, plan.Bytes)
+	fmt.Fprintf(w, "%s of %s, %d bytes", verbs.Plural(plan.Events, "event"), verbs.Plural(plan.Keys, "key"), plan.Bytes)
 	if plan.First != nil {
 		fmt.Fprintf(w, ", published from %s to %s", plan.First.UTC().Format(time.RFC3339),
 			plan.Last.UTC().Format(time.RFC3339))

@@ -35,7 +35,7 @@ func TestReplayCommand(t *testing.T) {
 	}
 	code, text, stderr := command(t, env, append(args, "--dry-run")...)
 	if code != codeOK || !regexp.MustCompile(
-		`(?s)^12 events of 1 keys, 48 bytes, published from 2026-01-02T03:01:00Z to 2026-01-02T03:23:00Z\..*\n1 +2026-01-02T03:01:00Z .* payments +k1 +T +4\n.*Nothing was changed`).MatchString(text) {
+		`(?s)^12 events of 1 key, 48 bytes, published from 2026-01-02T03:01:00Z to 2026-01-02T03:23:00Z\..*\n1 +2026-01-02T03:01:00Z .* payments +k1 +T +4\n.*Nothing was changed`).MatchString(text) {
 		t.Errorf("dry run: exit code %d: %s\n%s", code, stderr, text)
 	}
 	code, text, stderr = command(t, env, append(args, "--reason=the ledger lost them")...)

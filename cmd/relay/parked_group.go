@@ -95,8 +95,7 @@ func (c groupFlags) count(ctx context.Context, p *program, o parkedOperator, ch 
 	if len(list) == 0 {
 		return c.none(ctx, p, o, ch, f)
 	}
-	return ch.report(p, r, "%s%d keys and %d lone events, %d events in all. Nothing is changed.", most, r.Keys, r.Alone,
-		r.Events)
+	return ch.report(p, r, "%s%s. Nothing is changed.", most, counts(r))
 }
 
 // none reports that nothing matches, or only what --all leaves.
@@ -171,8 +170,7 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 	if err == nil && r == (admin.GroupResult{}) {
 		return c.none(ctx, p, o, c.changeFlags, f)
 	}
-	return c.ended(p, r, err, fmt.Sprintf("%d keys and %d lone events are released, %d events in all: %s them, each "+
-		"key in order.", r.Keys, r.Alone, r.Events, does))
+	return c.ended(p, r, err, fmt.Sprintf("Released: %s: %s them, each key in order.", counts(r), does))
 }
 
 func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o parkedOperator) error {
@@ -187,16 +185,21 @@ func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o 
 	if err == nil && r == (admin.GroupResult{}) {
 		return c.none(ctx, p, o, c.changeFlags, f)
 	}
-	return c.ended(p, r, err, fmt.Sprintf("%d events are given up for good, the first of %d keys and %d lone ones. "+
-		"What waits behind them stays parked until it is released.%s", r.Events, r.Keys, r.Alone,
+	return c.ended(p, r, err, fmt.Sprintf("Given up for good: %s, of each key the first. "+
+		"What waits behind them stays parked until it is released.%s", counts(r),
 		verbs.MaybePublished(r.MaybePublished)))
+}
+
+// counts says how many events a group has, and of what.
+func counts(r admin.GroupResult) string {
+	return fmt.Sprintf("%s, of %s and %s", verbs.Plural(r.Events, "event"), verbs.Plural(r.Keys, "key"),
+		verbs.Plural(r.Alone, "lone event"))
 }
 
 // ended reports the result also if an error has ended it early.
 func (f changeFlags) ended(p *program, r admin.GroupResult, err error, done string) error {
 	if err != nil {
-		return errors.Join(fmt.Errorf("broken off after %d keys and %d lone events, %d events in all: %w", r.Keys,
-			r.Alone, r.Events, err), f.print(p, r))
+		return errors.Join(fmt.Errorf("broken off after %s: %w", counts(r), err), f.print(p, r))
 	}
 	return f.report(p, r, "%s", done)
 }

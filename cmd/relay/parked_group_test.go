@@ -46,23 +46,23 @@ func TestParkedGroups(t *testing.T) {
 	}
 	like := []string{"--all", "--topic=t", "--type=Paid", "--code=LARGE", "--until=2026-03-01T14:00:00Z"}
 	if text := must(append([]string{"discard", "--dry-run"}, like...)...); text !=
-		"1 keys and 1 lone events, 3 events in all. Nothing is changed.\n" {
+		"3 events, of 1 key and 1 lone event. Nothing is changed.\n" {
 		t.Error(text)
 	}
 	if text := must(append([]string{"discard", "--limit=1", "--reason=r"}, like...)...); !strings.HasPrefix(text,
-		"1 events are given up for good, the first of 1 keys and 0 lone ones. What waits behind them stays parked") {
+		"Given up for good: 1 event, of 1 key and 0 lone events, of each key the first. What waits behind them stays parked") {
 		t.Error(text)
 	}
 	if text := must("release", "--all", "--dry-run", "--type=Paid", "--kind=behind"); !strings.HasPrefix(text,
-		"1 keys and 0 lone events, 1 events in all") {
+		"1 event, of 1 key and 0 lone events") {
 		t.Error(text)
 	}
 	if text := must("release", "--all", "--since=2026-03-01T16:00:00Z", "--reason=r"); !strings.HasPrefix(text,
-		"1 keys and 0 lone events are released, 1 events in all") {
+		"Released: 1 event, of 1 key and 0 lone events") {
 		t.Error(text)
 	}
 	if text := must("release", "--all", "--reason=r"); !strings.HasPrefix(text,
-		"1 keys and 1 lone events are released, 2 events in all") {
+		"Released: 2 events, of 1 key and 1 lone event") {
 		t.Error(text)
 	}
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit`); n != 4 {

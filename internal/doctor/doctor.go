@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -84,8 +85,15 @@ type findings struct {
 }
 
 func (f *findings) ok(check, format string, args ...any) {
-	f.list = append(f.list, Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)})
+	f.list = append(f.list, Finding{Check: check, Severity: OK, Found: counted(fmt.Sprintf(format, args...))})
 }
+
+// plurals are those of the findings' figures.
+var plurals = regexp.MustCompile(`\b1 (broker|day|event|key|lane|migration|offset|partition|record|relay|replica|row|` +
+	`schema|session|standby|transaction)s\b`)
+
+// counted writes "1 events" as "1 event".
+func counted(text string) string { return plurals.ReplaceAllString(text, "1 $1") }
 
 func (f *findings) skip(check, why string) {
 	f.list = append(f.list, Finding{
@@ -95,7 +103,7 @@ func (f *findings) skip(check, why string) {
 
 func (f *findings) add(severity Severity, check, found, means, next string) {
 	// pgx's errors have several lines.
-	found = strings.Join(strings.Fields(found), " ")
+	found = counted(strings.Join(strings.Fields(found), " "))
 	f.list = append(f.list, Finding{Check: check, Severity: severity, Found: found, Means: means, Next: next})
 }
 

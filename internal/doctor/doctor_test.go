@@ -136,7 +136,7 @@ func TestProvoked(t *testing.T) {
 			[]string{
 				`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k',
 						'too large', 'X')`,
-			}, "parked", Warn, "of 1 keys",
+			}, "parked", Warn, "of 1 key",
 		},
 		"held": {
 			[]string{
@@ -145,7 +145,7 @@ func TestProvoked(t *testing.T) {
 			values (1, 1, 'refused', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`,
 			},
 			"held", Warn,
-			"refused: 1 events",
+			"refused: 1 event",
 		},
 		"held, and why": {
 			[]string{
@@ -154,11 +154,11 @@ func TestProvoked(t *testing.T) {
 					'holds topic refused for 9s: [29] Topic Authorization Failed', now() - interval '90 s')`,
 			},
 			"held", Warn,
-			"refused: 1 events; host:8 holds topic refused for 9s: [29] Topic Authorization Failed",
+			"refused: 1 event; host:8 holds topic refused for 9s: [29] Topic Authorization Failed",
 		},
 		"scheduled": {
 			[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`},
-			"scheduled", Warn, "1 events",
+			"scheduled", Warn, "1 event",
 		},
 		"paused": {
 			[]string{`insert into outbox_paused_topic (topic, paused_by, reason) values ('t', 'anna', 'why')`},
@@ -232,7 +232,7 @@ func TestProvoked(t *testing.T) {
 				values ('g', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
 			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state)
 				values ('g', sha256('x'), 't', 'k', '', 'releasing')`,
-		}, "consumer g", Warn, "0 events parked, 1 keys, 0 quarantined\n"},
+		}, "consumer g", Warn, "0 events parked, 1 key, 0 quarantined\n"},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,

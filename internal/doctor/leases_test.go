@@ -103,7 +103,7 @@ func TestNoHeartbeat(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, db, `select count(*) = 1 from pg_stat_activity where usename = $1`, role)
 	silence()
-	want(db.Pool, "relays run (1 sessions as "+role+")", "/readyz", "relay run")
+	want(db.Pool, "relays run (1 session as "+role+")", "/readyz", "relay run")
 	_ = frozen.Close(t.Context())
 	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where usename = $1)`, role)
 	want(db.Pool, "0 relays, ", "If none runs, start one", "")

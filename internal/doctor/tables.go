@@ -197,7 +197,7 @@ func (f *findings) noHeartbeat(found string, d operator.Diagnosis) {
 
 func (f *findings) aside(d operator.Diagnosis) {
 	if d.Parked+d.ParkedKeys > 0 {
-		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys),
+		f.add(Warn, "parked", fmt.Sprintf("%d events, of %d keys or alone", d.Parked, d.ParkedKeys),
 			"Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
 			"See why, mend it, and then release or discard them.")
 		f.run("parked", "keys")
@@ -206,7 +206,7 @@ func (f *findings) aside(d operator.Diagnosis) {
 	}
 	f.held(d.Topics, d.Holding)
 	if d.Undue > 0 {
-		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue),
+		f.add(Warn, "scheduled", fmt.Sprintf("due for more than a minute: %d events", d.Undue),
 			"The owner of a lane moves its due events; it does not, or there is none.", "See which lanes have no "+
 				"owner; `relay run` when no relay does.")
 		f.run("lanes")

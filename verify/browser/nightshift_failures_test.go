@@ -70,7 +70,7 @@ var failures = []failure{
 	},
 	{
 		name: "an event is too large for its topic, and others of its key wait behind it", check: "parked",
-		says: "keys and alone",
+		says: "keys or alone",
 		stage: func(n *night) {
 			n.topic = kafkatest.TopicAt(n.t, n.brokers, 2, map[string]string{"max.message.bytes": "2000"})
 			n.relay(n.db.Pool, relay.Config{})
@@ -79,7 +79,7 @@ var failures = []failure{
 		},
 		mend: func(n *night) {
 			setTopic(n, "max.message.bytes", "1000000")
-			n.goes("Blocked keys", "keys and alone")
+			n.goes("Blocked keys", "keys or alone")
 			n.verb("Release", "account-7", "Release 2 events", "of its list, in order.")
 			n.until(isPublished)
 		},
@@ -178,7 +178,7 @@ var failures = []failure{
 	},
 	{
 		name: "a scheduled event is not published when it is due", check: "scheduled",
-		says: "are due for more than a minute",
+		says: "due for more than a minute",
 		stage: func(n *night) {
 			e := event.Event{
 				Topic: n.topic, Key: "k", Type: "ReminderDue", Payload: []byte("{}"),
@@ -191,7 +191,7 @@ var failures = []failure{
 			}
 		},
 		mend: func(n *night) {
-			n.goes("Scheduled", "are due for more than a minute")
+			n.goes("Scheduled", "due for more than a minute")
 			n.verb("Cancel", "ReminderDue", "Do not publish it", "It will not be published.")
 		},
 	},
