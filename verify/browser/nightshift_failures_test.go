@@ -223,7 +223,7 @@ var failures = []failure{
 		mend: func(n *night) {
 			n.db.Exec(n.t, "alter table balance add currency text")
 			n.goes("Consumers", "the effect fails")
-			n.verb("Resume", n.topic, "Try at once", "goes on within seconds")
+			n.verb("Resume", n.topic, "Try at once", "resumes within seconds")
 			n.until("select count(*) = 2 from balance")
 		},
 	},
@@ -249,7 +249,7 @@ var failures = []failure{
 		mend: func(n *night) {
 			n.outside()
 			n.goes("Consumers", "halted")
-			n.verb("Resume", n.topic, "Go on where it stands", "goes on within seconds")
+			n.verb("Resume", n.topic, "Go on where it stands", "resumes within seconds")
 			n.until("select not exists (select from inbox_progress where halted_at is not null)")
 		},
 	},
