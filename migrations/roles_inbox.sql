@@ -19,6 +19,12 @@ do $$ declare f regprocedure; begin
 	end loop;
 end $$;
 
+do $$ begin
+	if not has_table_privilege('{role}_inbox', 'pg_catalog.pg_locks', 'select') then
+		grant select on pg_catalog.pg_locks to {role}_inbox; -- which batch runs
+	end if;
+end $$;
+
 -- `relay inbox maintain`, and inbox.Config.MaintenanceDB: it makes and drops days through functions of the tables' owner, and
 -- owns nothing.
 grant select on effectonce_migration to {role}_inbox_maintainer;

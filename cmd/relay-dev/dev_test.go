@@ -163,7 +163,7 @@ func (p *running) cluster() (id string) {
 	p.t.Helper()
 	pgtest.Await(p.t, "the doctor has asked Kafka", func() (bool, error) {
 		text, err := p.examined("/")
-		if m := regexp.MustCompile(`3 brokers of cluster (\S+) answer`).FindStringSubmatch(text); m != nil {
+		if m := regexp.MustCompile(`3 brokers answer, of cluster (\S+)`).FindStringSubmatch(text); m != nil {
 			id = m[1]
 		}
 		return id != "", err

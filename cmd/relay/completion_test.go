@@ -11,7 +11,7 @@ import (
 func TestComplete(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"":                          "archive audit completion",
+		"":                          "acknowledge archive audit",
 		"par":                       "parked",
 		"parked ":                   "discard edit",
 		"parked sh":                 "show",

@@ -372,7 +372,7 @@ func testMSKIAM(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	}
 
 	for want, without := range map[string]environment{
-		"1 brokers of cluster ":                  {},
+		"of cluster ":                            {},
 		"give the pod, task or instance a role":  {"AWS_WEB_IDENTITY_TOKEN_FILE": ""},
 		"set AWS_REGION to the cluster's region": {"AWS_REGION": ""},
 	} {

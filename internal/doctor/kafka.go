@@ -99,14 +99,14 @@ func (f *findings) misspelt(name string) {
 
 func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 	if pinned != "" && meta.ClusterID != "" && meta.ClusterID != pinned {
-		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s",
+		f.add(Fail, "kafka", fmt.Sprintf("%d brokers answer, of cluster %s, and the outbox publishes to %s",
 			len(meta.Brokers), meta.ClusterID, pinned),
 			"Relays refuse these brokers: their topics are not those that consumers read. All events wait.",
 			"Look at --kafka-brokers. Only if the topics have moved to this cluster:")
 		f.runWhy("topics", "accept-cluster", "--cluster="+meta.ClusterID)
 		return
 	}
-	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
+	f.ok("kafka", "%d brokers answer, of cluster %s", len(meta.Brokers), meta.ClusterID)
 }
 
 // readTopics asks for topics. After a request without an answer, whose error it returns, it asks no more: the next one

@@ -127,8 +127,6 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 		severity = Fail
 	}
 	one, since, where := w.list[0], w.since.Round(time.Second), some(w.where, of)
-	at := []string{"--consumer=" + consumer, "--topic=" + one.Topic, fmt.Sprintf("--partition=%d", one.Partition)}
-	show := []string{"inbox", "consumers", "--consumer=" + consumer}
 	switch c.kind {
 	case kills:
 		found := fmt.Sprintf("an event ends the process of its worker: %s, counted runs: %d", where, one.Attempts)
@@ -139,28 +137,30 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 			"The event runs again, alone, and later ones wait for it. More workers do not help.",
 			"The worker's exit code and its last lines say why. After inbox.Config.CrashAttempts (10) counted runs "+
 				"the event is parked. To give it up before that, stop the workers, and:")
-		f.runWhy(append(append([]string{"inbox", "skip"}, at...), fmt.Sprintf("--to=%d", one.From+1))...)
+		f.runWhy("inbox", "skip", "--consumer="+consumer, "--topic="+one.Topic, "--partition="+fmt.Sprint(one.Partition),
+			"--to="+fmt.Sprint(one.From+1))
 	case fails:
 		f.add(severity, check, fmt.Sprintf("the effect fails: %s: %s, since %v", c.why, where, since),
 			"It is tried again. Later events of its partition wait for it.",
 			"Repair what the error names. The worker tries again within two minutes, or at once in "+
 				"a partition after this command.")
-		f.runWhy(append([]string{"inbox", "resume"}, at...)...)
+		f.runWhy("inbox", "resume", "--consumer="+consumer, "--topic="+one.Topic,
+			"--partition="+fmt.Sprint(one.Partition))
 	case starts:
 		f.add(severity, check, fmt.Sprintf("%s: %s", c.why, where), "Unless so many run there, something ends them, "+
 			"and little is decided in between. More workers do not help.", "The exit code and the last lines say "+
 			"why: an event whose effect ends the process, too little memory, a probe.")
-		f.run(show...)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case leaves:
 		f.add(Fail, check, fmt.Sprintf("%s: %s", c.why, where), "Its events wait in Kafka, for the "+
 			"topic's retention.", "Start its workers, or look at their logs: they do not run, or do not reach the "+
 			"database.")
-		f.run(show...)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case opened:
 		f.add(severity, check, "an open Kafka transaction holds records: "+where, "Events behind it wait.",
 			"It ends when its producer commits or aborts it, or with its transaction.timeout.ms; "+
 				"kafka-transactions.sh find-hanging and abort end one that stays.")
-		f.run(show...)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case runs:
 		if severity = Warn; w.since > slowest {
 			severity = Fail
@@ -169,12 +169,12 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 			"is slow, or hangs. Events behind it wait; more workers do not help.", "See what the session does, or "+
 			"what the effect calls. inbox.Config.EffectTimeout (5 min) ends a batch whose effect observes its "+
 			"context.")
-		f.run(show...)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case stands:
 		f.add(severity, check, fmt.Sprintf("nothing is decided, and no batch is running: %s, unmoved for %v", where,
 			since), "No worker has these partitions, or it does not reach Kafka or its database.",
 			"The workers' /healthz/moving says which.")
-		f.run(show...)
+		f.run("inbox", "consumers", "--consumer="+consumer)
 	case late:
 		next := fmt.Sprintf("It is spread over %d partitions: while they are fewer, more workers help, and otherwise "+
 			"larger batches; docs/scaling.md", len(w.list))

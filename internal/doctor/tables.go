@@ -430,7 +430,7 @@ func (f *findings) halts(check string, c inboxoperator.ConsumerDiagnosis) {
 			}
 			f.add(Fail, check, fmt.Sprintf("halted: %s: %s: %s", why.code, why.why, where), means, next)
 			f.runWhy("inbox", "resume", "--consumer="+c.Consumer, "--topic="+first[why].Topic,
-				fmt.Sprintf("--partition=%d", first[why].Partition))
+				"--partition="+fmt.Sprint(first[why].Partition))
 		}
 	}
 }
