@@ -221,8 +221,8 @@ func Moving(c *consumer.Consumer) func() error { return func() error { return mo
 func moving(s consumer.Status) error {
 	if halted := s.Halted(); len(halted) > 0 {
 		h := halted[0]
-		return fmt.Errorf("halted partitions: %d, the first is %s/%d at offset %d, event %s", len(halted), h.Topic, h.ID,
-			h.Offset, h.EventID)
+		return fmt.Errorf("halted partitions: %d, the first is %s/%d at offset %d, event %s", len(halted), h.Topic,
+			h.ID, h.Offset, h.EventID)
 	}
 	if out := time.Since(s.OutSince); !s.OutSince.IsZero() && out >= stalledAfter {
 		why := "the log says what it waits for"

@@ -137,8 +137,8 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 			"The event runs again, alone, and later ones wait for it. More workers do not help.",
 			"The worker's exit code and its last lines say why. After inbox.Config.CrashAttempts (10) counted runs "+
 				"the event is parked. To give it up before that, stop the workers, and:")
-		f.runWhy("inbox", "skip", "--consumer="+consumer, "--topic="+one.Topic, "--partition="+fmt.Sprint(one.Partition),
-			"--to="+fmt.Sprint(one.From+1))
+		f.runWhy("inbox", "skip", "--consumer="+consumer, "--topic="+one.Topic,
+			"--partition="+fmt.Sprint(one.Partition), "--to="+fmt.Sprint(one.From+1))
 	case fails:
 		f.add(severity, check, fmt.Sprintf("the effect fails: %s: %s, since %v", c.why, where, since),
 			"It is tried again. Later events of its partition wait for it.",
