@@ -50,7 +50,7 @@ func TestParkedGroups(t *testing.T) {
 		t.Error(text)
 	}
 	if text := must(append([]string{"discard", "--limit=1", "--reason=r"}, like...)...); !strings.HasPrefix(text,
-		"Given up for good: 1 event, of 1 key and 0 lone events, of each key the first. What waits behind them stays ") {
+		"Given up for good: 1 event, of 1 key and 0 lone events, of each key the first. What waits behind ") {
 		t.Error(text)
 	}
 	if text := must("release", "--all", "--dry-run", "--type=Paid", "--kind=behind"); !strings.HasPrefix(text,
