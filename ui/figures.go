@@ -28,12 +28,10 @@ const (
 	wrong  = time.Minute
 )
 
-// standing returns the severity of something that has waited.
+// standing returns the severity of something that has waited. The doctor's findings tell what is wrong from what is
+// slow.
 func standing(waits time.Duration) string {
-	switch {
-	case waits > wrong:
-		return bad
-	case waits > stands:
+	if waits > stands {
 		return look
 	}
 	return ""
