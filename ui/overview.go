@@ -171,11 +171,12 @@ func (o *overviewDatabase) moves(st reads.State, m reads.Movement) {
 			o.Stands = o.Stands || s.Why != "" && !s.Aside
 		}
 	}
+	compared := false // with an earlier look
 	for _, k := range []reads.Kind{reads.In, reads.Out, reads.Decided} {
-		o.Moves = o.Moves || m.Now.Of[k] > 0
+		o.Moves, compared = o.Moves || m.Now.Of[k] > 0, compared || m.Now.Of[k] >= 0
 	}
 	o.Waits = st.Outbox != nil && st.Outbox.Backlog > 0 || m.Now.Of[reads.Waiting] > 0
-	if o.Waits && !o.Moves && !o.Stands {
+	if o.Waits && !compared && !o.Stands {
 		o.Unknown = append(o.Unknown, fmt.Sprintf("whether what waits moves: it is known after %v", reads.SampleEvery))
 	}
 }

@@ -66,6 +66,7 @@ func TestMovement(t *testing.T) {
 		"the first look": {
 			flow: reads.Flow{Waiting: 3, Decided: -1}, in: -1, says: "Not everything is known.", unknown: 1,
 		},
+		"one that has just come": {flow: reads.Flow{Waiting: 1}, says: "Everything moves."},
 		"a consumer stands": {
 			flow: reads.Flow{Waiting: 3, Stands: 16 * time.Second}, in: 3, says: "Something stands.",
 		},
