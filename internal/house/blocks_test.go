@@ -45,7 +45,6 @@ var looks = []look{
 	{"docs/platforms/postgres.md", "yaml", 2, "nothing: Patroni's and CloudNativePG's own"},
 	{"docs/platforms/postgres.md", "ini", 1, "verify/failover/pooler_test.go TestPgBouncer"},
 
-	{"README.md", "text", 1, "nothing: a picture"},
 	{"docs/first-hour.md", "text", 8, "examples/firsthour/page_test.go TestPageRuns"},
 	{"docs/operations/dev.md", "text", 1, "nothing: it names a day's ports; those of the first hour are compared"},
 }
