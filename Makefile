@@ -175,7 +175,7 @@ release-check: release ## the same, built again and compared, installed, and run
 	tools/release/check.sh $(VERSION) dist/$(VERSION)
 
 first-hour: ## every command of docs/first-hour.md, as it stands there
-	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./examples/firsthour $(NAMED)
+	EFFECTONCE_FIRST_HOUR=1 go test -count=1 -timeout 15m -v -run '^TestPageRuns$$' ./cmd/relay-dev $(NAMED)
 
 nightshift: ## stage failures on real servers, mend them from the pages, and write what was seen into docs/operations/ui.md; RUN='a_topic.*'
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_NIGHTSHIFT=$(CURDIR)/docs/operations/ui.md \

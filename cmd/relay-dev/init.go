@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/cmd/internal/service"
+	"github.com/effectonce/effectonce/docs"
 )
 
 // files are those of a service with all parts, which is also a program of this module.
@@ -71,6 +72,13 @@ func (f initFlags) write(ctx context.Context, stdout io.Writer) error {
 }
 
 func (f initFlags) copy(dir string) error {
+	skill := filepath.Join(dir, ".claude", "skills", "effectonce")
+	if err := os.MkdirAll(skill, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(skill, "SKILL.md"), docs.Assistants, 0o644); err != nil {
+		return err
+	}
 	parts := f.parts()
 	return fs.WalkDir(files, "starter", func(path string, e fs.DirEntry, err error) error {
 		if part, some := partOf[e.Name()]; err != nil || e.IsDir() || some && !slices.Contains(parts, part) {

@@ -48,6 +48,10 @@ func TestInitCompiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		skill, err := os.ReadFile(filepath.Join(dir, ".claude/skills/effectonce/SKILL.md"))
+		if err != nil || !strings.HasPrefix(string(skill), "---\nname: effectonce\ndescription: ") {
+			t.Errorf("%s has no skill: %v\n%s", name, err, skill)
+		}
 		if lines == 0 || lines > 150 {
 			t.Errorf("%s: %d lines of Go that are no comments", name, lines)
 		}

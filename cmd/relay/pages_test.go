@@ -52,8 +52,9 @@ func blocksOfPages(t *testing.T, kinds ...string) (all []block) {
 // others are commands that this test does not run, and why.
 var others = map[string]string{
 	"cd": "into a folder that exists", "git": "clones this repository",
-	"curl":    "to a service that the page starts; examples/firsthour runs those of the first hour",
+	"curl":    "to a service that the page starts; cmd/relay-dev runs those of the first hour",
 	"grep":    "what curl prints",
+	"echo":    "into a file of the service; cmd/relay-dev runs it",
 	"docker":  "needs an engine; make compose starts the same as processes",
 	"kubectl": "needs a cluster; make charts validates the manifests", "helm": "likewise",
 	"skopeo": "to a registry; make image-check runs the image",
@@ -164,6 +165,8 @@ func (c *commands) command(page, dir string, words []string) string {
 		c.golang(at, dir, args)
 	case others[name] == "":
 		c.Errorf("%s: nothing looks at this command", at)
+	case name == "cd" && args[0] == "../shop": // which relay-dev init wrote
+		dir = "../../cmd/relay-dev/starter"
 	case name == "cd" && args[0] != "effectonce":
 		dir = filepath.Join(dir, args[0])
 	}
@@ -217,7 +220,7 @@ func (c *commands) golang(at, dir string, args []string) {
 	var folder string
 	for i, arg := range args {
 		if arg == "." || strings.HasPrefix(arg, "./") {
-			folder = filepath.Join(dir, arg)
+			folder = filepath.Join(dir, strings.TrimSuffix(arg, "..."))
 			if _, err := os.Stat(folder); err != nil {
 				c.Errorf("%s: %v", at, err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/worker"
+	"github.com/effectonce/effectonce/examples/worker/figures"
 	"github.com/effectonce/effectonce/process"
 )
 
@@ -33,6 +34,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer cfg.DB.Close()
+	cfg.Figures = figures.Prometheus
 	if resend {
 		cfg.OnUnknown = email.Resend
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/worker"
+	"github.com/effectonce/effectonce/examples/worker/figures"
 	"github.com/effectonce/effectonce/process"
 )
 
@@ -20,5 +21,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer cfg.DB.Close()
+	cfg.Figures = figures.Prometheus
 	return ledger.Run(ctx, cfg)
 }

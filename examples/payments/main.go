@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/effectonce/effectonce/examples/payments/figures"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/process"
 )
@@ -27,8 +28,11 @@ func run(ctx context.Context) error {
 	}
 	defer db.Close()
 	cfg.SkipMigrate = !migrate
+	var err error
+	if cfg.Telemetry, cfg.Metrics, err = figures.Prometheus(); err != nil {
+		return err
+	}
 	if cards != "" {
-		var err error
 		if cfg.Cards, err = payments.HTTPProvider(cards, 0); err != nil {
 			return err
 		}

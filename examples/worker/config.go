@@ -40,6 +40,8 @@ type Config struct {
 	// Inbox and Consumer configure those packages. Schema, Group, IDHeader and Logger above override theirs.
 	Inbox    inbox.Config
 	Consumer consumer.Config
+	// Figures adds metrics to the Observers. Optional: [figures.Prometheus] of examples/worker/figures.
+	Figures func(name string, in *inbox.Observer, c *consumer.Observer) (Figures, error)
 	// Logger is for operators. Default slog.Default(). Payloads and keys are never logged.
 	Logger *slog.Logger
 }

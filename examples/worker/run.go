@@ -3,14 +3,12 @@ package worker
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/process"
 )
 
@@ -24,6 +22,13 @@ type Worker struct {
 	Handler func(in *inbox.Inbox) inbox.Handler
 	// Background runs beside the consumer until ctx ends. Optional.
 	Background func(ctx context.Context, db *pgxpool.Pool) error
+}
+
+// Figures are the metrics of a worker; see package figures.
+type Figures struct {
+	http.Handler
+	// Run reads what is read now and then.
+	Run func(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer) error
 }
 
 // Run consumes until ctx ends, then drains and returns nil. It fails on an invalid configuration and on missing tables,
@@ -40,13 +45,13 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	if listener != nil {
 		defer listener.Close() // for returns before health.Run, which closes it too
 	}
-	registry := prometheus.NewRegistry()
-	workerMetrics, err := metrics.NewWorker(registry, w.Name)
-	if err != nil {
-		return err
+	var figures Figures
+	if cfg.Figures != nil {
+		var err error
+		if figures, err = cfg.Figures(w.Name, &cfg.Inbox.Observer, &cfg.Consumer.Observer); err != nil {
+			return err
+		}
 	}
-	cfg.Inbox.Observer = metrics.Both(workerMetrics.Inbox(), cfg.Inbox.Observer)
-	cfg.Consumer.Observer = metrics.Both(workerMetrics.Consumer(), cfg.Consumer.Observer)
 	in, err := inbox.New(cfg.DB, w.Name, cfg.Inbox)
 	if err != nil {
 		return err
@@ -55,8 +60,9 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	if err != nil {
 		return err
 	}
-	parts := []func(context.Context) error{
-		in.Run, c.Run, func(ctx context.Context) error { return workerMetrics.Run(ctx, in, c) },
+	parts := []func(context.Context) error{in.Run, c.Run}
+	if figures.Run != nil {
+		parts = append(parts, func(ctx context.Context) error { return figures.Run(ctx, in, c) })
 	}
 	if w.Background != nil {
 		parts = append(parts, func(ctx context.Context) error { return w.Background(ctx, cfg.DB) })
@@ -64,7 +70,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	// It serves before the database answers, so that a liveness probe does not restart a worker that waits for it.
 	health := process.Health{
 		Prepare: w.Tables.Prepare(cfg.DB, cfg.Schema, cfg.SkipMigrate), Ready: cfg.DB.Ping, Moving: process.Moving(c),
-		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Logger: cfg.Logger,
+		Metrics: figures.Handler, Logger: cfg.Logger,
 	}
 	if err := health.Run(ctx, listener, nil, parts...); err != nil {
 		return fmt.Errorf("%s: %w", w.Name, err)

@@ -16,11 +16,10 @@ type look struct {
 }
 
 const (
-	commands  = "cmd/relay/pages_test.go TestCommandsOfPages"
-	settings  = "cmd/relay/pages_test.go TestSettingsOfPages"
-	firstHour = "examples/firsthour/page_test.go TestPageShowsThisCode"
-	foreign   = "verify/foreign/"
-	interop   = "verify/interop/"
+	commands = "cmd/relay/pages_test.go TestCommandsOfPages"
+	settings = "cmd/relay/pages_test.go TestSettingsOfPages"
+	foreign  = "verify/foreign/"
+	interop  = "verify/interop/"
 )
 
 // looks are those at all blocks but Go.
@@ -30,7 +29,6 @@ var looks = []look{
 	{"", "yaml relay.yaml", 0, settings},
 	{"", "yaml values.yaml", 0, "verify/deploy/helm/chart_test.go TestValuesOfThePage"},
 
-	{"docs/first-hour.md", "sql", 1, firstHour},
 	{"docs/migrate/debezium.md", "sql", 5, foreign + "debezium_test.go TestMigrateFromDebezium"},
 	{"docs/migrate/polling-outbox.md", "sql", 3, foreign + "polling_test.go TestMigrateFromAPollingOutbox"},
 	{"docs/migrate/watermill-forwarder.md", "sql", 1, interop + "forwarder_test.go TestMigrateFromTheForwarder"},
@@ -39,14 +37,11 @@ var looks = []look{
 	{"docs/migrate/debezium.md", "json", 1, foreign + "debezium_test.go TestMigrateFromDebezium"},
 	{"docs/stores.md", "json", 1, "idempotency/dynamostore/table_test.go TestTable_AsDocumented"},
 
-	{"docs/first-hour.md", "yaml", 1, firstHour},
-	{"docs/first-hour.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
 	{"docs/operations/ui.md", "yaml prometheus.yml", 1, "nothing: Prometheus' own"},
 	{"docs/platforms/postgres.md", "yaml", 2, "nothing: Patroni's and CloudNativePG's own"},
 	{"docs/platforms/postgres.md", "ini", 1, "verify/failover/pooler_test.go TestPgBouncer"},
 
-	{"README.md", "text", 1, "nothing: a picture"},
-	{"docs/first-hour.md", "text", 8, "examples/firsthour/page_test.go TestPageRuns"},
+	{"docs/first-hour.md", "text", 6, "cmd/relay-dev/page_test.go TestPageRuns"},
 	{"docs/operations/dev.md", "text", 1, "nothing: it names a day's ports; those of the first hour are compared"},
 }
 

@@ -123,7 +123,7 @@ func star(room string) bool { return room != "cmd" && room != "examples" }
 
 // copied are the examples that people copy into modules of their own, with what these import of one another.
 var copied = []string{
-	"examples/contract", "examples/edge", "examples/email", "examples/embed", "examples/firsthour", "examples/ledger",
+	"examples/contract", "examples/edge", "examples/email", "examples/embed", "examples/ledger",
 	"examples/payments", "examples/watermill", "examples/worker",
 }
 

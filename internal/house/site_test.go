@@ -11,17 +11,16 @@ import (
 	"testing"
 )
 
-// readers are the sections of the site, which are those of docs/llms.txt.
-var readers = []string{
-	"Start", "Produce", "Consume", "At the edge", "Operate", "Platforms", "Prove", "Contribute",
-}
+// readers are the sections of the site, which are those of docs/llms.txt. All but the last are of users.
+var readers = []string{"Start", "Produce", "Consume", "At the edge", "Operate", "Platforms", "Contribute"}
 
 // TestPagesHaveASection: docs/llms.txt, which the site's navigation follows, names each page of docs once, itself or by
-// its folder, and nothing that does not exist. docs/README.md has the same list.
+// its folder, and nothing that does not exist. docs/README.md has the same list. Users have few pages to look through:
+// how it is built and proven is for contributors.
 func TestPagesHaveASection(t *testing.T) {
 	t.Parallel()
 	index, list := readFile(t, "docs/llms.txt"), readFile(t, "docs/README.md")
-	var sections, named []string
+	var sections, named, ofUsers []string
 	for line := range strings.Lines(index) {
 		if section, is := strings.CutPrefix(line, "## "); is {
 			sections = append(sections, strings.TrimSpace(section))
@@ -32,6 +31,9 @@ func TestPagesHaveASection(t *testing.T) {
 			t.Errorf("docs/llms.txt names %s twice", m[1])
 		case m != nil:
 			named = append(named, m[1])
+			if last := len(sections) - 1; sections[last] != readers[len(readers)-1] {
+				ofUsers = append(ofUsers, m[1])
+			}
 			if m[1] != "README.md" && !strings.Contains(list, line) {
 				t.Errorf("docs/README.md has not the line\n%s", line)
 			}
@@ -41,6 +43,14 @@ func TestPagesHaveASection(t *testing.T) {
 	}
 	if !slices.Equal(sections, readers) {
 		t.Errorf("docs/llms.txt has the sections %q, want %q", sections, readers)
+	}
+	if n := len(ofUsers); n < 30 || n > 35 {
+		t.Errorf("users have %d pages and folders in docs/llms.txt: %q", n, ofUsers)
+	}
+	for _, name := range []string{"benchmarks.md", "decisions/", "protocol.md", "reliability.md", "rules.md"} {
+		if slices.Contains(ofUsers, name) {
+			t.Errorf("docs/llms.txt shows %s to users: it belongs to contributors", name)
+		}
 	}
 	for _, name := range named {
 		info, err := os.Stat(path.Join(root, "docs", name))

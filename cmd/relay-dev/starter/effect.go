@@ -23,10 +23,13 @@ var effect = inbox.JSON("PaymentMade", book)
 // book runs in the transaction that records the event's id: a second delivery finds it, and does nothing. The table's
 // business key holds where the inbox cannot: when another event tells of the same payment.
 func book(ctx context.Context, tx pgx.Tx, _ event.Event, p Payment) error {
-	if p.Amount <= 0 { // no retry helps: the event is parked, and later ones of its key wait behind it
-		return outcome.Terminal("bad_amount", errors.New("want a positive amount"))
+	tag, err := tx.Exec(ctx, "select from account where name = $1", p.Account)
+	if err == nil && tag.RowsAffected() == 0 { // no retry helps: it is parked, and later events of its key wait
+		err = outcome.Terminal("no_account", errors.New("the ledger has no such account"))
 	}
-	_, err := tx.Exec(ctx, `insert into ledger_entry (entry_type, source_payment_id, account, amount)
-		values ('payment', $1, $2, $3) on conflict (entry_type, source_payment_id) do nothing`, p.ID, p.Account, p.Amount)
+	if err == nil {
+		_, err = tx.Exec(ctx, `insert into ledger_entry (entry_type, source_payment_id, account, amount)
+			values ('payment', $1, $2, $3) on conflict do nothing`, p.ID, p.Account, p.Amount)
+	}
 	return err
 }

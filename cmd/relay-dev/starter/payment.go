@@ -14,12 +14,18 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// routes adds POST /payments, and returns what deletes expired keys.
+// routes adds POST /payments and GET /accounts/{name}, which is what was booked, and returns what deletes expired keys.
 func routes(mux *http.ServeMux, db *pgxpool.Pool) (sweep func(context.Context) error, err error) {
 	keys, err := pgstore.New(db, pgstore.Config{})
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
 		res, err := pay(w, r, keys)
 		httpedge.Write(w, res, err) // the first answer, or its replay
+	})
+	mux.HandleFunc("GET /accounts/{name}", func(w http.ResponseWriter, r *http.Request) {
+		const entries = "select coalesce(json_agg(e), '[]')::text from ledger_entry e where account = $1"
+		res := idempotency.Result{Header: http.Header{"Content-Type": {"application/json"}}}
+		err := db.QueryRow(r.Context(), entries, r.PathValue("name")).Scan(&res.Body)
+		httpedge.Write(w, res, err)
 	})
 	return pgstore.Sweeper{Store: keys}.Run, err
 }
@@ -52,8 +58,7 @@ func pay(w http.ResponseWriter, r *http.Request, keys *pgstore.Store) (res idemp
 
 // record writes the payment and appends its event. The key is the account: its events are booked in order.
 func record(ctx context.Context, tx pgx.Tx, p Payment) error {
-	const insert = "insert into payment (id, account, amount) values ($1, $2, $3)"
-	if _, err := tx.Exec(ctx, insert, p.ID, p.Account, p.Amount); err != nil {
+	if _, err := tx.Exec(ctx, "insert into payment values ($1, $2, $3)", p.ID, p.Account, p.Amount); err != nil {
 		return err
 	}
 	e, err := event.NewJSON(event.Event{Topic: "payments", Key: p.Account, Type: "PaymentMade"}, p)

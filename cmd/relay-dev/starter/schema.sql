@@ -1,5 +1,9 @@
 create table if not exists payment (id uuid primary key, account text not null, amount bigint not null); -- producer
 
+-- Accounts that the ledger may book.
+create table if not exists account (name text primary key);
+insert into account values ('acc-1') on conflict do nothing;
+
 -- A payment is booked once, whatever event tells of it.
 create table if not exists ledger_entry (
 	id                bigint generated always as identity primary key,

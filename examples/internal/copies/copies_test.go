@@ -81,17 +81,6 @@ var programs = map[string]program{
 		locked: "orders", request: "POST /orders", body: `{"item":"tea","amount":2}`,
 		done: "select count(*) = 1 from orders",
 	},
-	"firsthour": {
-		rename: []string{"payments", "ledger"}, topic: "payments", group: "ledger", locked: "booking",
-		request: "PUT /accounts/acc-1",
-		event:   made,
-		prepare: func(t *testing.T, r *running) {
-			if code, answer, _ := r.request(t, "PUT /accounts/acc-1", ""); code != http.StatusNoContent {
-				t.Fatalf("PUT /accounts: %d %s", code, answer)
-			}
-		},
-		done: "select count(*) = 1 and sum(amount) = 1999 from booking",
-	},
 	"payments": {
 		prefix: "PAYMENTS_", locked: "payment", request: "POST /payments",
 		body: `{"account_id":"acc-1","amount":100,"currency":"EUR"}`,
@@ -184,7 +173,7 @@ func (r *running) relay(t *testing.T) {
 // group.
 func TestPrograms(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it builds six programs")
+		t.Skip("it builds five programs")
 	}
 	found, err := filepath.Glob("../../*/main.go")
 	if err != nil {

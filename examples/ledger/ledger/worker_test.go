@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/contract"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/examples/worker/figures"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -69,6 +70,7 @@ func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
 	return ledger.Config{
 		DB: pgtest.Pool(t, db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t),
 		Topic: topic, Group: topic, Logger: quiet, Consumer: consumer.Config{SessionTimeout: time.Minute},
+		Figures: figures.Prometheus,
 	}
 }
 

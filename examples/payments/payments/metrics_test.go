@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/examples/payments/figures"
 	keystore "github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
@@ -30,11 +31,13 @@ func TestDurationOfTheDashboard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg := Config{Schema: db.Schema, Listener: listener, Logger: slog.New(slog.DiscardHandler)}
+	if cfg.Telemetry, cfg.Metrics, err = figures.Prometheus(); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, db.Pool, Config{Schema: db.Schema, Listener: listener, Logger: slog.New(slog.DiscardHandler)})
-	}()
+	go func() { ended <- Run(ctx, db.Pool, cfg) }()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -152,7 +155,7 @@ func (noKeys) Stats(context.Context) (keystore.Stats, error) { return keystore.S
 // the edge that the dashboard and the alerts ask for.
 func TestNamesOfTheDashboard(t *testing.T) {
 	t.Parallel()
-	m, handler, err := figures()
+	m, handler, err := figures.Prometheus()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/telemetry"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/process"
@@ -58,6 +59,10 @@ type Config struct {
 	SkipMigrate bool
 	// Wake is called after each commit of a payment: Relay.Wake, if a relay runs in this process. It must not block.
 	Wake func()
+	// Telemetry has metrics of keys, guard and recovery, which Metrics shows at /metrics. Optional: both are those of
+	// examples/payments/figures.
+	Telemetry *telemetry.Telemetry
+	Metrics   http.Handler
 	// Logger is for operators. Default slog.Default(). Bodies and keys are never logged.
 	Logger *slog.Logger
 }
@@ -72,7 +77,7 @@ func Tables() worker.Tables {
 
 // Run serves until ctx ends, finishes the requests in flight, and returns nil. If the database is away at the start,
 // Run waits for it. Until the tables exist, /healthz answers 200, /readyz 503, and a request 503 with Retry-After.
-// /metrics has the metrics of package telemetry. Run does not close db.
+// Run does not close db.
 func Run(ctx context.Context, db *pgxpool.Pool, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
@@ -90,7 +95,7 @@ func Run(ctx context.Context, db *pgxpool.Pool, cfg Config) error {
 		return err
 	}
 	health := process.Health{
-		Prepare: Tables().Prepare(db, cfg.Schema, cfg.SkipMigrate), Ready: db.Ping, Metrics: s.Metrics,
+		Prepare: Tables().Prepare(db, cfg.Schema, cfg.SkipMigrate), Ready: db.Ping, Metrics: cfg.Metrics,
 		Logger: cfg.Logger,
 	}
 	if err := health.Run(ctx, listener, s, s.Recovery.Run); err != nil {
@@ -104,8 +109,6 @@ type Service struct {
 	http.Handler
 	// Recovery resolves abandoned payments and deletes expired keys. The caller runs it.
 	Recovery *recovery.Worker
-	// Metrics answers /metrics.
-	Metrics http.Handler
 }
 
 // New makes a service over a database that has or will have the tables. It ignores Listen and Listener of cfg.
@@ -126,20 +129,21 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 		Policy: httpedge.Policy(cfg.Guard.Keep),
 		Logger: cfg.Logger,
 	}}
-	m, metrics, err := figures()
-	if err != nil {
-		return nil, err
+	if cfg.Telemetry != nil {
+		cfg.Guard.Observer, cfg.Recovery.Observer = cfg.Telemetry.Guard(), cfg.Telemetry.Recovery()
 	}
+	var err error
 	if a.keys, err = pgstore.New(db, pgstore.Config{
-		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger, Observer: m.Guard(),
+		Schema: cfg.Schema, Keep: cfg.Guard.Keep, Logger: cfg.Logger, Observer: cfg.Guard.Observer,
 	}); err != nil {
 		return nil, err
 	}
-	if _, err := m.Watch(a.keys); err != nil {
-		return nil, err
+	if cfg.Telemetry != nil {
+		if _, err := cfg.Telemetry.Watch(a.keys); err != nil {
+			return nil, err
+		}
 	}
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
-	cfg.Guard.Observer, cfg.Recovery.Observer = m.Guard(), m.Recovery()
 	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
 	cfg.Guard.RecoverAfter = cmp.Or(cfg.Guard.RecoverAfter, settled)
 	cfg.Recovery.Grace = cmp.Or(cfg.Recovery.Grace, settled)
@@ -157,7 +161,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Handler: a.routes(), Recovery: w, Metrics: metrics}, nil
+	return &Service{Handler: a.routes(), Recovery: w}, nil
 }
 
 // Handler makes a Service without running its recovery, which payments without a card do not need.

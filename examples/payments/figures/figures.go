@@ -1,4 +1,5 @@
-package payments
+// Package figures has the metrics of payments for Prometheus. The demo shows none, and compiles without them.
+package figures
 
 import (
 	"net/http"
@@ -11,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/telemetry"
 )
 
-// figures are OpenTelemetry's metrics of keys, guard and recovery, and what shows them to Prometheus, under the names
-// that deploy/grafana and deploy/prometheus/idempotency.yml have.
-func figures() (*telemetry.Telemetry, http.Handler, error) {
+// Prometheus returns OpenTelemetry's metrics of keys, guard and recovery, and what shows them to Prometheus, under the
+// names that deploy/grafana and deploy/prometheus/idempotency.yml have.
+func Prometheus() (*telemetry.Telemetry, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
 	if err != nil {
