@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,16 +46,9 @@ func database(t *testing.T) *pgxpool.Pool {
 	return db
 }
 
-// TestBookedOnce delivers an event to a process that dies before its COMMIT, to two at once, and again later; and then
-// another event of the same payment.
-func TestBookedOnce(t *testing.T) {
-	db := database(t)
-	p := Payment{ID: event.NewID().String(), Account: "acc-1", Amount: 1999}
-	e, err := event.NewJSON(event.Event{Topic: "payments", Key: p.Account, Type: "PaymentMade"}, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ledger := func(db *pgxpool.Pool) (inbox.Handler, error) {
+// ledger returns the consumer's side over a database.
+func ledger(t *testing.T) func(db *pgxpool.Pool) (inbox.Handler, error) {
+	return func(db *pgxpool.Pool) (inbox.Handler, error) {
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		in, err := inbox.New(db, "ledger", inbox.Config{MaxAttempts: 1, Logger: log})
 		if err != nil {
@@ -62,16 +56,45 @@ func TestBookedOnce(t *testing.T) {
 		}
 		return in.Each(effect), nil
 	}
+}
+
+// made is the event of a payment.
+func made(t *testing.T, account string) event.Event {
+	t.Helper()
+	p := Payment{ID: event.NewID().String(), Account: account, Amount: 1999}
+	e, err := event.NewJSON(event.Event{Topic: "payments", Key: p.Account, Type: "PaymentMade"}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestBookedOnce delivers an event to a process that dies before its COMMIT, to two at once, and again later; and then
+// another event of the same payment.
+func TestBookedOnce(t *testing.T) {
+	db, e := database(t), made(t, "acc-1")
 	for range 2 {
-		r, err := outboxtest.Redeliver(t.Context(), t, db, ledger, e)
+		r, err := outboxtest.Redeliver(t.Context(), t, db, ledger(t), e)
 		if err != nil || r.Count(0, inbox.Applied) != 1 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		e.ID = event.NewID()
 	}
 	var entries, sum int64
-	err = db.QueryRow(t.Context(), "select count(*), sum(amount) from ledger_entry").Scan(&entries, &sum)
+	err := db.QueryRow(t.Context(), "select count(*), sum(amount) from ledger_entry").Scan(&entries, &sum)
 	if err != nil || entries != 1 || sum != 1999 {
 		t.Errorf("%d entries, together %d, %v", entries, sum, err)
+	}
+}
+
+// TestUnknownAccount: the event is parked at once, and the account's later ones wait behind it.
+func TestUnknownAccount(t *testing.T) {
+	h, err := ledger(t)(database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := outboxtest.Deliver(t.Context(), t, h, made(t, "acc-2"), made(t, "acc-2"), made(t, "acc-1"))
+	if err != nil || !slices.Equal(outcomes, []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Applied}) {
+		t.Errorf("%v, %v", outcomes, err)
 	}
 }
