@@ -276,7 +276,11 @@ func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable 
 		return
 	}
 	if l.starts != "" && (why.kind == kills || why.kind == leaves || why.kind == stands || why.kind == late) {
-		why = cause{min(why.kind, starts), l.starts}
+		said := l.starts
+		if why.kind == leaves {
+			said += "; " + why.why
+		}
+		why = cause{min(why.kind, starts), said}
 	}
 	w := l.waits[why]
 	if w == nil {
