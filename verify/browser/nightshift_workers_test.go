@@ -30,7 +30,7 @@ import (
 // failuresOfWorkers are those of consumers and their effects.
 var failuresOfWorkers = []failure{
 	{
-		name: "an event ends the process of its worker", check: "progress ledger",
+		name: "an event kills its worker", check: "progress ledger",
 		says: "an event ends the process of its worker",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
@@ -48,7 +48,7 @@ var failuresOfWorkers = []failure{
 		},
 	},
 	{
-		name: "most events of a consumer are parked with one code", check: "consumer ledger", says: "FEE_MISSING x",
+		name: "most events are parked", check: "consumer ledger", says: "FEE_MISSING x",
 		stage: func(n *night) {
 			var mended atomic.Bool
 			n.outside = func() { mended.Store(true) }
@@ -70,7 +70,7 @@ var failuresOfWorkers = []failure{
 		},
 	},
 	{
-		name: "a consumer's name is misspelt in a release", check: "consumer ledgre",
+		name: "a consumer's name is misspelt", check: "consumer ledgre",
 		says: "it is new, and has read nothing",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
@@ -121,7 +121,7 @@ var failuresOfWorkers = []failure{
 		do: "it was granted",
 	},
 	{
-		name: "the provider that an effect calls is down", check: "progress ledger", says: "connection refused",
+		name: "an effect's provider is down", check: "progress ledger", says: "connection refused",
 		stage: func(n *night) {
 			var mended atomic.Bool
 			n.outside = func() { mended.Store(true) }
