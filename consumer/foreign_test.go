@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -143,7 +141,7 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 			h.await(t, 5)
 			m.stop(t)
 			kafkatest.Produce(t, topic, records(10, 0)...)
-			deleteBefore(t, topic, 12)
+			kafkatest.DeleteBefore(t, topic, 0, 12)
 
 			lost, halted := make(chan consumer.LostRange, 10), make(chan consumer.Halt, 10)
 			logBuf := &logs{}
@@ -174,30 +172,6 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 				t.Errorf("log:\n%s", logBuf.b.String())
 			}
 		})
-	}
-}
-
-func deleteBefore(t *testing.T, topic string, offset int64) {
-	t.Helper()
-	client := franzClient(t, kafkatest.Brokers(t))
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	req := kmsg.NewPtrDeleteRecordsRequest()
-	rt := kmsg.NewDeleteRecordsRequestTopic()
-	rt.Topic = topic
-	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
-	rp.Offset = offset
-	rt.Partitions = append(rt.Partitions, rp)
-	req.Topics = append(req.Topics, rt)
-	for _, shard := range client.RequestSharded(ctx, req) {
-		if shard.Err != nil {
-			t.Fatal(shard.Err)
-		}
-		deleted := shard.Resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0]
-		if err := kerr.ErrorForCode(deleted.ErrorCode); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -237,7 +211,7 @@ func TestHaltAtALossSaysHowToGoOn(t *testing.T) {
 	m.stop(t)
 	h.decided(0, 5)
 	kafkatest.Produce(t, topic, records(10, 0)...)
-	deleteBefore(t, topic, 12)
+	kafkatest.DeleteBefore(t, topic, 0, 12)
 	cfg := config(topic)
 	halted := make(chan consumer.Halt, 10)
 	cfg.OnLost = consumer.LostHalt

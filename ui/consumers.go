@@ -52,6 +52,9 @@ type partitionView struct {
 // SkipTo returns the offset after the record at which the partition has stopped.
 func (p partitionView) SkipTo() int64 { return p.From + 1 }
 
+// Kills reports whether the next event ends the process of each worker, as far as is known.
+func (p partitionView) Kills() bool { return p.Attempts > 1 }
+
 func consumers(q *request) error {
 	var p consumersPage
 	for _, d := range q.h.databases {
@@ -134,7 +137,7 @@ func stateOf(c inboxoperator.ConsumerDiagnosis, v partitionView) (state, severit
 		return "rejected, tried again", bad
 	case v.HaltedAt != nil:
 		return "halted", bad
-	case v.Attempts > 1:
+	case v.Kills():
 		return "ends its worker", bad
 	case waits && len(c.Programs) == 0:
 		return "no worker", bad

@@ -160,7 +160,8 @@ func TestConsumerStates(t *testing.T) {
 	s.examined()
 	page := words(s.get("/consumers"))
 	wants(t, page, "0 rejected, tried again – rejected no column",
-		"0 the effect fails – event 7 at offset 42, attempt 4: refused", "5 ends its worker –", " shop on 127.0.0.1",
+		"0 the effect fails – event 7 at offset 42, attempt 4: refused", " shop on 127.0.0.1",
+		"5 ends its worker – Skip For a record that can be neither decided nor parked, or is not to end its worker",
 		"no worker runs it, the last one left 17 min", "Is its name a typo?")
 	if strings.Index(page, "Inbox days") < strings.Index(page, "payments/3") {
 		t.Errorf("the days are above the consumers: %s", page)

@@ -81,6 +81,8 @@ func (h *Handler) guided(d *reads.Database, f doctor.Finding) finding {
 		to.Href, to.Do = h.path("topic", d.Name, topic), "Topic"
 	case strings.Contains(f.Command, " topics accept-cluster "):
 		to.Href, to.Do = h.path("topics"), "Topics"
+	case strings.HasPrefix(f.Found, "most of its last events are parked"):
+		to.Href, to.Do = h.path("failures"), "Failures"
 	case strings.Contains(f.Command, " inbox parked list ") && !strings.HasPrefix(f.Found, "0 events parked,"):
 		to.Href, to.Do = h.path("keys"), "Blocked keys"
 	case strings.Contains(f.Next, "`relay replay`"):

@@ -214,6 +214,10 @@ func TestGuided(t *testing.T) {
 			Command: "relay inbox parked list --consumer ledger",
 		}, "/ops/keys"},
 		{doctor.Finding{
+			Check: "consumer ledger", Found: "most of its last events are parked, 27 in two minutes: x x 27",
+			Command: "relay inbox parked list --consumer ledger",
+		}, "/ops/failures"},
+		{doctor.Finding{
 			Check: "consumer ledger", Found: "0 events parked, 0 keys, 1 quarantined",
 			Command: "relay inbox parked list --consumer ledger",
 		}, "/ops/consumers"},

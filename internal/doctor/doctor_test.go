@@ -491,7 +491,7 @@ func TestProgress(t *testing.T) {
 		`insert into inbox_consumer (consumer_name, floor, window_days, programs) select c, now(), 14,
 			case c when 'left' then jsonb_build_object('p', jsonb_build_object('seen', now() - interval '17 min')) else jsonb_build_object('p', jsonb_build_object('host', 'a', 'group', '',
 			'version', '', 'seen', now())) end
-		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open,soon}'::text[]) c`)
+		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open,soon,cut}'::text[]) c`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				trying_at, trying_reason)
@@ -534,7 +534,20 @@ func TestProgress(t *testing.T) {
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at)
 		select 'soon', $1, partition, 0, 0, now() - interval '2 minutes' from generate_series(0, 2) partition`, half)
+	cut := kafkatest.Topic(t, 2)
+	for i := range int32(2) {
+		record := kafkatest.Record{Partition: i, Value: []byte("v"), Time: old}
+		kafkatest.Produce(t, cut, record, record, record)
+		kafkatest.DeleteBefore(t, cut, i, 3)
+	}
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at) values
+			('cut', $1, 0, 1, 1, now() - interval '2 minutes'), ('cut', $1, 1, 1, 1, now())`, cut)
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
+	if text := whole(list, "progress cut"); !strings.HasPrefix(text, "Kafka deleted records unread: "+cut+
+		"/0 (2 offsets, from 1)\n") || strings.Contains(text, "wait") {
+		t.Errorf("of a log that was cut: %s", text)
+	}
 	expect(t, list, "progress soon", Warn,
 		"no batch is running: "+half+"/0 (at 0 of 2), "+half+"/2 (at 0 of 1), unmoved for 2m")
 	expect(t, list, "progress stuck", Fail, "nothing is decided, and no batch is running: "+topic+"/0 (at 1 of 2), "+

@@ -50,6 +50,7 @@ type lag struct {
 	looked  int                    // partitions with an answer of Kafka
 	waits   map[cause]*waitingList // by what they wait for
 	unknown []string               // partitions with old records that have no row
+	unread  []string               // partitions whose log begins behind the progress
 	wrong   []error                // topics and partitions without an answer
 }
 
@@ -95,7 +96,13 @@ func (f *findings) lag(consumer string, l lag) {
 		}
 		f.failedAtKafka(check, err)
 	}
-	if len(l.waits)+len(l.unknown) == 0 && l.looked > 0 {
+	if len(l.unread) > 0 {
+		f.add(Fail, check, "Kafka deleted records unread: "+some(l.unread, l.of), "The topic's retention is shorter "+
+			"than the consumer was late, or somebody deleted them. Their effects are missing.", "`relay replay` "+
+			"publishes again what the archive has; otherwise correct the business tables. The workers go on at the "+
+			"next record, and this ends then. Raise the topic's retention.ms.")
+	}
+	if len(l.waits)+len(l.unknown)+len(l.unread) == 0 && l.looked > 0 {
 		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(l.waits), func(a, b cause) int {
@@ -208,6 +215,12 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 		}
 		l.looked++
 		known[at] = true
+		if n := log.FirstOffset - p.From; n > 0 {
+			if p.Unmoved > soon { // the stored progress lags
+				l.unread = append(l.unread, fmt.Sprintf("%v (%d offsets, from %d)", at, n, p.From))
+			}
+			p.From = log.FirstOffset
+		}
 		if _, aged := old(log); p.HaltedAt == nil && (aged > p.From || p.Attempts > 1 && log.LastOffset > p.From) {
 			waits = append(waits, p)
 		}
@@ -263,7 +276,11 @@ func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable 
 		return
 	}
 	if l.starts != "" && (why.kind == kills || why.kind == leaves || why.kind == stands || why.kind == late) {
-		why = cause{min(why.kind, starts), l.starts}
+		said := l.starts
+		if why.kind == leaves {
+			said += "; " + why.why
+		}
+		why = cause{min(why.kind, starts), said}
 	}
 	w := l.waits[why]
 	if w == nil {

@@ -36,6 +36,7 @@ func TestCauses(t *testing.T) {
 	again := operator.ConsumerDiagnosis{ConsumerState: operator.ConsumerState{Starts: 6, StartsOn: "h1"}}
 	for name, c := range map[string]struct {
 		of       operator.ConsumerDiagnosis
+		left     string
 		list     []at
 		severity Severity
 		part     string
@@ -61,6 +62,10 @@ func TestCauses(t *testing.T) {
 			of: again, list: []at{still(time.Second, 9)}, severity: Warn, next: "exit code",
 			part: "a worker on h1 has started 6 times within five minutes: t/0",
 		},
+		"starts no more": {
+			of: again, left: "no worker runs it", list: []at{still(70*time.Second, 9)}, severity: Fail,
+			part: "a worker on h1 has started 6 times within five minutes; no worker runs it: t/0",
+		},
 		"slow": {
 			list: batch(2*time.Minute, 100*time.Second), severity: Warn, next: "EffectTimeout",
 			part: "a batch has been running for 1m40s (w on 10.0.0.7): t/0",
@@ -83,7 +88,7 @@ func TestCauses(t *testing.T) {
 		"late by seconds": {list: []at{still(0, 0)}, severity: OK, part: "no record older than a minute"},
 	} {
 		n := len(c.list)
-		l := lag{of: n, looked: n, starts: restarts(c.of), waits: map[cause]*waitingList{}}
+		l := lag{of: n, looked: n, left: c.left, starts: restarts(c.of), waits: map[cause]*waitingList{}}
 		for i, p := range c.list {
 			p.Topic, p.Partition = "t", int32(i)
 			l.add(p.PartitionState, kafka.PartitionOffsets{

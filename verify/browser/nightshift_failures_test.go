@@ -373,6 +373,12 @@ func setTopic(n *night, name, value string) {
 // remake deletes the topic, and makes it again.
 func remake(n *night) {
 	n.t.Helper()
+	deleteTopic(n)
+	kafkatest.CreateTopic(n.t, n.brokers, n.topic, 2)
+}
+
+func deleteTopic(n *night) {
+	n.t.Helper()
 	client := n.client()
 	res, err := client.DeleteTopics(n.t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{n.topic}})
 	if err == nil {
@@ -387,5 +393,4 @@ func remake(n *night) {
 			errors.Is(meta.Topics[0].Error, kafka.UnknownTopicOrPartition)
 		return gone, err
 	})
-	kafkatest.CreateTopic(n.t, n.brokers, n.topic, 2)
 }

@@ -148,15 +148,20 @@ func (n *night) relay(pool *pgxpool.Pool, cfg relay.Config) (stop func()) {
 
 // worker starts one, with an effect.
 func (n *night) worker(cfg inbox.Config, effect inbox.Effect) (stop func()) {
+	n.t.Helper()
+	return n.workerOf("ledger", n.db.Pool, cfg, effect)
+}
+
+func (n *night) workerOf(name string, pool *pgxpool.Pool, cfg inbox.Config, effect inbox.Effect) (stop func()) {
 	t := n.t
 	t.Helper()
 	cfg.Schema, cfg.Logger = n.db.Schema, quiet
-	in, err := inbox.New(n.db.Pool, "ledger", cfg)
+	in, err := inbox.New(pool, name, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := consumer.New(in.Each(effect), n.brokers, []string{n.topic}, consumer.Config{
-		Group: "ledger-" + n.topic, Logger: quiet, SessionTimeout: 6 * time.Second, HeartbeatInterval: time.Second,
+		Group: name + "-" + n.topic, Logger: quiet, SessionTimeout: 6 * time.Second, HeartbeatInterval: time.Second,
 		DrainTimeout: time.Second, ResumeEvery: time.Second,
 	})
 	if err != nil {
@@ -335,4 +340,4 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 	}
 }
 
-func allFailures() []failure { return slices.Concat(failures, failuresOfPostgres) }
+func allFailures() []failure { return slices.Concat(failures, failuresOfWorkers, failuresOfPostgres) }

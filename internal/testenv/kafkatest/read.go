@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Record is a record in Kafka. Key and Value are nil if Kafka's are null.
@@ -89,6 +91,30 @@ func ProduceAt(t testing.TB, brokers []string, topic string, records ...Record) 
 	}
 	if err := client.ProduceSync(ctx, out...).FirstErr(); err != nil {
 		t.Fatalf("kafkatest: produce to %s: %v", topic, err)
+	}
+}
+
+// DeleteBefore deletes the records of a partition before an offset, as retention does. -1: all.
+func DeleteBefore(t testing.TB, topic string, partition int32, offset int64) {
+	t.Helper()
+	client := newClient(t, Brokers(t))
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
+	rp.Partition, rp.Offset = partition, offset
+	rt := kmsg.NewDeleteRecordsRequestTopic()
+	rt.Topic, rt.Partitions = topic, append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	for _, shard := range client.RequestSharded(ctx, req) {
+		err := shard.Err
+		if err == nil {
+			err = kerr.ErrorForCode(shard.Resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0].ErrorCode)
+		}
+		if err != nil {
+			t.Fatalf("kafkatest: delete records of %s: %v", topic, err)
+		}
 	}
 }
 
