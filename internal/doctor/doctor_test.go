@@ -728,6 +728,14 @@ func TestJudgements(t *testing.T) {
 		"no relay for long": {func(f *findings) {
 			f.leases(operator.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second})
 		}, "leases", Fail, "the oldest waits 2m17s"},
+		"a backlog drains": {func(f *findings) {
+			f.leases(operator.Diagnosis{WaitingLanes: 1, Members: 1, Oldest: time.Hour, Publishes: true})
+		}, "leases", Warn, "the oldest waits 1h"},
+		"a lane does not": {func(f *findings) {
+			f.leases(operator.Diagnosis{
+				WaitingLanes: 1, Members: 1, Oldest: time.Hour, Publishes: true, Troubled: []string{"lane 3"},
+			})
+		}, "leases", Fail, "the oldest waits 1h"},
 		"no connection left": {
 			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail,
 			"53300",

@@ -142,6 +142,9 @@ func (f *findings) leases(d operator.Diagnosis) {
 	case none && d.WaitingLanes > 0:
 		f.add(Warn, "leases", found, "Events wait and no relay runs.", "")
 		f.run("run")
+	case d.Oldest > waitsLong && d.Publishes && d.OverdueLanes == 0 && len(d.Troubled) == 0:
+		f.add(Warn, "leases", found, "Relays publish, and are far behind with these events.",
+			"See whether the backlog falls; docs/scaling.md")
 	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Relays run, and do not publish these events, or are far behind with them.",
 			"Look again in a minute: when the age grows, the relays' logs say what they cannot do.")
@@ -159,9 +162,6 @@ func (f *findings) leases(d operator.Diagnosis) {
 	}
 }
 
-// lacks reports whether a role of relays lacks a right.
-func lacks(list []operator.RelaySessions) bool {
-	return slices.ContainsFunc(list, func(s operator.RelaySessions) bool { return len(s.Missing) > 0 })
 // few names the first of many rights.
 func few(rights []string) string {
 	const most = 6
@@ -171,6 +171,9 @@ func few(rights []string) string {
 	return strings.Join(rights, ", ")
 }
 
+// lacks reports whether a role of relays lacks a right.
+func lacks(list []operator.RelaySessions) bool {
+	return slices.ContainsFunc(list, func(s operator.RelaySessions) bool { return len(s.Missing) > 0 })
 }
 
 // noHeartbeat says what is known of relays that do not write their heartbeats.
