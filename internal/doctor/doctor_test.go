@@ -745,6 +745,9 @@ func TestJudgements(t *testing.T) {
 			topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK,
 			"retention for ever",
 		},
+		"a replica away":    {topicOf(func(t *topic) { t.Away = 1 }, 0), "topic t", OK, "3 replicas"},
+		"too many away":     {topicOf(func(t *topic) { t.Away = 2 }, 0), "topic t", Fail, "1 of 3 replicas are"},
+		"as many as it has": {topicOf(func(t *topic) { t.Replication = 1 }, 0), "topic t", Warn, "one replica"},
 		"min.insync 1": {
 			topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn,
 			"min.insync.replicas is 1",
