@@ -44,6 +44,8 @@ type Finding struct {
 	Next     string   `json:"next,omitempty"`  // what to do, in words
 	// Command is the next command, complete and quoted for a shell, to run after Next. Empty: no single command helps.
 	Command string `json:"command,omitempty"`
+	// Unknown: of Skip, it could not look. Otherwise there was nothing to look at, or it is not asked to.
+	Unknown bool `json:"unknown,omitempty"`
 	// Acknowledged is set by Mark.
 	Acknowledged *admin.Acknowledgement `json:"acknowledged,omitempty"`
 }
@@ -93,6 +95,12 @@ func (f *findings) skip(check, why string) {
 	})
 }
 
+// unknown says that a check could not look.
+func (f *findings) unknown(check, why string) {
+	f.skip(check, why)
+	f.list[len(f.list)-1].Unknown = true
+}
+
 func (f *findings) add(severity Severity, check, found, means, next string) {
 	// pgx's errors have several lines.
 	found = strings.Join(strings.Fields(found), " ")
@@ -107,7 +115,7 @@ const (
 // failedAtKafka is failed for an error of a broker: one that is silent holds no lock of the database.
 func (f *findings) failedAtKafka(check string, err error) {
 	if unlessAnswered(err) != nil {
-		f.skip(check, seeKafka)
+		f.unknown(check, seeKafka)
 		f.silent = err
 		return
 	}
@@ -116,7 +124,7 @@ func (f *findings) failedAtKafka(check string, err error) {
 
 // cutOff says that a check took too long: Locks says of that what is known.
 func (f *findings) cutOff(check string, err error) {
-	f.skip(check, err.Error())
+	f.unknown(check, err.Error())
 	f.list[len(f.list)-1].Next = seeLocks
 }
 
@@ -131,7 +139,7 @@ func (f *findings) failed(check string, err error) {
 		f.cutOff(check, err)
 		return
 	case pgerr.Away(err) && !pgerr.Answered(err):
-		f.skip(check, "Postgres did not answer: see `postgres`")
+		f.unknown(check, "Postgres did not answer: see `postgres`")
 		if !slices.ContainsFunc(f.list, func(f Finding) bool { return f.Check == "postgres" }) {
 			f.unanswered(err)
 		}
@@ -241,7 +249,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	f.kafka(ctx, s, pinned, window)
 	for _, c := range consumers {
 		if f.silent != nil {
-			f.skip("progress "+c.Consumer, seeKafka)
+			f.unknown("progress "+c.Consumer, seeKafka)
 			continue
 		}
 		f.progress(ctx, s.Kafka, []inboxoperator.ConsumerDiagnosis{c})

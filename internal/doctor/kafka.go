@@ -224,7 +224,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	}
 	switch {
 	case unlessAnswered(t.Err) != nil:
-		f.skip(check, seeKafka)
+		f.unknown(check, seeKafka)
 	case t.Err != nil:
 		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not "+
 			"looked at.", allow("DESCRIBE_CONFIGS", t.Err))

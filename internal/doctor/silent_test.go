@@ -143,7 +143,7 @@ func TestRemedies(t *testing.T) {
 		c.look(&f)
 		one := f.list[0]
 		if one.Severity != c.severity || !strings.Contains(one.Next+one.Command, c.remedy) ||
-			(c.remedy == "") != (one.Next+one.Command == "") {
+			one.Unknown != (c.severity == Skip) || (c.remedy == "") != (one.Next+one.Command == "") {
 			t.Errorf("%s: %+v", name, one)
 		}
 	}
