@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -288,8 +289,12 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 		Schema: s.Schema,
 		Sets:   []migrations.Set{set},
 	}); err != nil {
-		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "Migrate the tables, or take "+
-			"a newer binary.")
+		const means = "This binary and the tables do not fit."
+		if errors.Is(err, migrations.ErrNewer) {
+			f.add(Fail, check, err.Error(), means, "Take a newer binary: to migrate does not help.")
+			return true, false
+		}
+		f.add(Fail, check, err.Error(), means, "Migrate the tables.")
 		f.run("migrate")
 		return true, false
 	}

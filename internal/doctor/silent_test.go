@@ -105,6 +105,21 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
+// TestNewerTables: to migrate is no remedy for tables that are ahead.
+func TestNewerTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	db.Exec(t, `insert into effectonce_migration (version_id, is_applied) values (19999, true)`)
+	db.Exec(t, `comment on table outbox_event is 'effectonce: binaries from 19999 on'`)
+	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema})
+	expect(t, list, "schema outbox", Fail, "start a newer binary")
+	for _, f := range list {
+		if f.Check == "schema outbox" && f.Command != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 // TestRemedies: grants are the remedy of what was denied, and of nothing else.
 func TestRemedies(t *testing.T) {
 	t.Parallel()
