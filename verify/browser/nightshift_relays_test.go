@@ -24,6 +24,23 @@ import (
 // failuresOfRelays are those of relays that run, and of what they stand on.
 var failuresOfRelays = []failure{
 	{
+		name: "the tables are of a newer release than the pages and relays", check: "schema outbox",
+		says: "start a newer binary",
+		stage: func(n *night) {
+			n.own()
+			n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
+			n.append(n.topic, "k", "{}")
+			n.until(isPublished)
+			n.produces()
+			n.db.Exec(n.t, "insert into effectonce_migration (version_id, is_applied) values (10099, true)")
+			n.db.Exec(n.t, "comment on table outbox_event is 'effectonce: binaries from 10099 on'")
+			n.outside = func() {
+				n.db.Exec(n.t, "comment on table outbox_event is 'effectonce: binaries from 10001 on'")
+			}
+		},
+		mend: elsewhere, do: "newer binaries were started",
+	},
+	{
 		name: "a second relay has the brokers of another Kafka cluster", check: "relays", says: "relay-of-staging",
 		stage: func(n *night) {
 			n.own()
