@@ -179,7 +179,7 @@ first-hour: ## every command of docs/first-hour.md, as it stands there
 
 nightshift: ## stage failures on real servers, mend them from the pages, and write what was seen into docs/operations/ui.md; RUN='a_topic.*'
 	EFFECTONCE_REQUIRE_CHROMIUM=1 EFFECTONCE_REQUIRE_KAFKA=1 EFFECTONCE_NIGHTSHIFT=$(CURDIR)/docs/operations/ui.md \
-		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift$$/$(RUN)' ./verify/browser $(NAMED)
+		go test -count=1 -timeout 60m -parallel 6 -run '^TestNightShift.*/$(RUN)' ./verify/browser $(NAMED)
 
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo

@@ -119,6 +119,32 @@ func TestAuditsBesideEachOther(t *testing.T) {
 	lacks(t, page, "Nobody has changed anything yet.")
 }
 
+// TestLocked: the overview names the session that has locked the tables, and what the doctor could not look at.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	for table, want := range map[string]string{
+		"outbox_lane":          "holds an ACCESS EXCLUSIVE lock on outbox_lane",
+		"effectonce_migration": "not known: schema outbox",
+	} {
+		db := pgtest.New(t, "outbox")
+		holder := db.Connect(t)
+		if _, err := holder.Exec(t.Context(), "begin; lock table "+table); err != nil {
+			t.Fatal(err)
+		}
+		reads := db.Pool.Config()
+		reads.ConnConfig.RuntimeParams["statement_timeout"] = "2s"
+		pool, err := pgxpool.NewWithConfig(t.Context(), reads)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		s := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema})
+		s.get("/")
+		ui.Settle(s.h)
+		wants(t, s.get("/"), want)
+	}
+}
+
 // TestNoTables: an address that leads to the wrong place says so.
 func TestNoTables(t *testing.T) {
 	t.Parallel()

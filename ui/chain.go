@@ -28,7 +28,7 @@ type step struct {
 
 // worse sets the severity, unless the step has a worse one.
 func (s *step) worse(severity string) {
-	if slices.Index(severities, severity) < slices.Index(severities, s.Severity) {
+	if severity != "" && slices.Index(severities, severity) < slices.Index(severities, s.Severity) {
 		s.Severity = severity
 	}
 }
@@ -69,7 +69,11 @@ func (h *Handler) outboxSteps(st reads.State, m reads.Movement, all map[string]f
 		len(s.Lanes))}
 	if s.Backlog > 0 {
 		outbox.Facts = append(outbox.Facts, "the oldest waits "+format.Dur(s.Oldest))
-		outbox.worse(standing(s.Oldest))
+		waits := standing(s.Oldest)
+		if waits == bad && m.Now.Of[reads.Out] != 0 { // it drains, or that is not known yet; the doctor looks as well
+			waits = look
+		}
+		outbox.worse(waits)
 		switch {
 		case s.Members == 0:
 			outbox.Why = "No relay is alive."

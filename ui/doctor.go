@@ -60,11 +60,16 @@ func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Fin
 	if err != nil {
 		unsure = reads.Away(err)
 	}
-	restored, _, err := d.Restored.Get(q.Context(), 0)
+	restored, read, err := d.Restored.Get(q.Context(), 0)
+	unread := err != nil || slices.ContainsFunc(restored, func(f doctor.Finding) bool { return f.Unknown })
+	if unread && !read.IsZero() && time.Since(read) > time.Minute {
+		d.Restored.Changed() // its findings hold for ten minutes
+	}
 	list = slices.Concat(x.Findings, restored)
 	if err != nil {
 		list = append(list, doctor.Finding{
-			Check: "restored", Severity: doctor.Skip, Found: "not looked at: " + reads.Away(err),
+			Check: "restored", Severity: doctor.Skip, Unknown: !read.IsZero(),
+			Found: "not looked at: " + reads.Away(err),
 		})
 	}
 	if st.Keys != nil {

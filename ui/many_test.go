@@ -46,7 +46,7 @@ func TestManyDatabases(t *testing.T) {
 	if n := strings.Count(page, `href="`+prefix+`/db/shop-`); n != 5 {
 		t.Errorf("%d lead to their own page", n)
 	}
-	wants(t, page, "not known: gone: the database", "Database State Backlog Oldest In Out Held Refused What is wrong",
+	wants(t, page, "gone: the database", "Database State Backlog Oldest In Out Held Refused What is wrong",
 		"away – – – – – –")
 	page = s.get("/db/ill")
 	wants(t, page, "All databases", "Refused 1 event 1 key blocked")

@@ -151,6 +151,9 @@ func (q *request) overviewOf(d *reads.Database, day bool) overviewDatabase {
 		case f.Severity == doctor.OK:
 			one.Fine = append(one.Fine, g)
 		case f.Severity == doctor.Skip: // the doctor's page has them
+			if f.Unknown {
+				one.Unknown = append(one.Unknown, f.Check)
+			}
 		default:
 			one.Wrong = append(one.Wrong, g)
 		}

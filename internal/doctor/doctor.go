@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -45,6 +46,8 @@ type Finding struct {
 	Next     string   `json:"next,omitempty"`  // what to do, in words
 	// Command is the next command, complete and quoted for a shell, to run after Next. Empty: no single command helps.
 	Command string `json:"command,omitempty"`
+	// Unknown: of Skip, it could not look. Otherwise there was nothing to look at, or it is not asked to.
+	Unknown bool `json:"unknown,omitempty"`
 	// Acknowledged is set by Mark.
 	Acknowledged *admin.Acknowledgement `json:"acknowledged,omitempty"`
 }
@@ -101,6 +104,12 @@ func (f *findings) skip(check, why string) {
 	})
 }
 
+// unknown says that a check could not look.
+func (f *findings) unknown(check, why string) {
+	f.skip(check, why)
+	f.list[len(f.list)-1].Unknown = true
+}
+
 func (f *findings) add(severity Severity, check, found, means, next string) {
 	// pgx's errors have several lines.
 	found = counted(strings.Join(strings.Fields(found), " "))
@@ -115,7 +124,7 @@ const (
 // failedAtKafka is failed for an error of a broker: one that is silent holds no lock of the database.
 func (f *findings) failedAtKafka(check string, err error) {
 	if unlessAnswered(err) != nil {
-		f.skip(check, seeKafka)
+		f.unknown(check, seeKafka)
 		f.silent = err
 		return
 	}
@@ -124,7 +133,7 @@ func (f *findings) failedAtKafka(check string, err error) {
 
 // cutOff says that a check took too long: Locks says of that what is known.
 func (f *findings) cutOff(check string, err error) {
-	f.skip(check, err.Error())
+	f.unknown(check, err.Error())
 	f.list[len(f.list)-1].Next = seeLocks
 }
 
@@ -139,7 +148,7 @@ func (f *findings) failed(check string, err error) {
 		f.cutOff(check, err)
 		return
 	case pgerr.Away(err) && !pgerr.Answered(err):
-		f.skip(check, "Postgres did not answer: see `postgres`")
+		f.unknown(check, "Postgres did not answer: see `postgres`")
 		if !slices.ContainsFunc(f.list, func(f Finding) bool { return f.Check == "postgres" }) {
 			f.unanswered(err)
 		}
@@ -249,7 +258,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	f.kafka(ctx, s, pinned, window)
 	for _, c := range consumers {
 		if f.silent != nil {
-			f.skip("progress "+c.Consumer, seeKafka)
+			f.unknown("progress "+c.Consumer, seeKafka)
 			continue
 		}
 		f.progress(ctx, s.Kafka, []inboxoperator.ConsumerDiagnosis{c})
@@ -288,8 +297,12 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 		Schema: s.Schema,
 		Sets:   []migrations.Set{set},
 	}); err != nil {
-		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "Migrate the tables, or take "+
-			"a newer binary.")
+		const means = "This binary and the tables do not fit."
+		if errors.Is(err, migrations.ErrNewer) {
+			f.add(Fail, check, err.Error(), means, "Take a newer binary: to migrate does not help.")
+			return true, false
+		}
+		f.add(Fail, check, err.Error(), means, "Migrate the tables.")
 		f.run("migrate")
 		return true, false
 	}

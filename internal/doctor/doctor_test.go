@@ -741,6 +741,14 @@ func TestJudgements(t *testing.T) {
 		"no relay for long": {func(f *findings) {
 			f.leases(operator.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second})
 		}, "leases", Fail, "the oldest waits 2m17s"},
+		"a backlog drains": {func(f *findings) {
+			f.leases(operator.Diagnosis{WaitingLanes: 1, Members: 1, Oldest: time.Hour, Publishes: true})
+		}, "leases", Warn, "the oldest waits 1h"},
+		"a lane does not": {func(f *findings) {
+			f.leases(operator.Diagnosis{
+				WaitingLanes: 1, Members: 1, Oldest: time.Hour, Publishes: true, Troubled: []string{"lane 3"},
+			})
+		}, "leases", Fail, "the oldest waits 1h"},
 		"no connection left": {
 			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail,
 			"53300",
@@ -750,6 +758,9 @@ func TestJudgements(t *testing.T) {
 			topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK,
 			"retention for ever",
 		},
+		"a replica away":    {topicOf(func(t *topic) { t.Away = 1 }, 0), "topic t", OK, "3 replicas"},
+		"too many away":     {topicOf(func(t *topic) { t.Away = 2 }, 0), "topic t", Fail, "1 of 3 replicas are"},
+		"as many as it has": {topicOf(func(t *topic) { t.Replication = 1 }, 0), "topic t", Warn, "one replica"},
 		"min.insync 1": {
 			topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn,
 			"min.insync.replicas is 1",

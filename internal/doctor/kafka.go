@@ -19,6 +19,7 @@ import (
 type topic struct {
 	Name                    string
 	Partitions, Replication int
+	Away                    int   // replicas out of sync, of the partition with the most
 	Brokers                 int   // of the cluster
 	Leaderless              []int // partitions without a leader
 	Settings                map[string]string
@@ -135,6 +136,8 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 			}
 			if p.Error != nil || p.Leader.ID < 0 || p.Leader.Host == "" {
 				one.Leaderless = append(one.Leaderless, p.ID)
+			} else {
+				one.Away = max(one.Away, len(p.Replicas)-len(p.Isr))
 			}
 		}
 		if one.Err = silent; silent == nil {
@@ -221,7 +224,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	}
 	switch {
 	case unlessAnswered(t.Err) != nil:
-		f.skip(check, seeKafka)
+		f.unknown(check, seeKafka)
 	case t.Err != nil:
 		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not "+
 			"looked at.", allow("DESCRIBE_CONFIGS", t.Err))
@@ -263,6 +266,13 @@ func (f *findings) replication(check string, t topic) {
 	configure := func(found, means, what string) {
 		f.add(Warn, check, found, means, "")
 		f.tool("kafka-configs.sh", "--alter", "--entity-type", "topics", "--entity-name", t.Name, "--add-config", what)
+	}
+	// Kafka never asks for more than there are replicas.
+	if in := t.Replication - t.Away; in < min(insync, t.Replication) {
+		f.add(Fail, check, fmt.Sprintf("%d of %d replicas are in sync, and min.insync.replicas is %d", in,
+			t.Replication, insync), "Kafka acknowledges nothing of such a partition. Its events wait.",
+			"Bring the brokers of its replicas back.")
+		f.tool("kafka-topics.sh", "--describe", "--topic", t.Name)
 	}
 	switch {
 	case t.Replication == 1:

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,10 +160,12 @@ func Restored(ctx context.Context, s Subject) []Finding {
 			"Read docs/failover.md and docs/restore.md. Then:")
 		f.runWhy("fence")
 	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Away(err): // other findings say so
+	case pgerr.Denied(err) != "":
+		f.skip(check, pgerr.Denied(err))
 	case err != nil:
-		f.skip(check, cmp.Or(pgerr.Denied(err), err.Error()))
+		f.unknown(check, err.Error())
 	case reason != nil && ends[len(ends)-1].Away && unlessAnswered(reason) != nil:
-		f.skip(check, seeKafka)
+		f.unknown(check, seeKafka)
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
 			"publish under numbers that Kafka has already.", allow("READ", reason))

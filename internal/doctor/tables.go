@@ -21,7 +21,7 @@ const deadRows = 500_000
 
 func (f *findings) outbox(d operator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
-		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this "+
+		f.add(Fail, "grants", "the role lacks "+few(d.MissingRights), "A relay that connects as this "+
 			"role does not work.",
 			grant("effectonce_relay"))
 		f.run("migrate", "--roles", "--print")
@@ -142,6 +142,9 @@ func (f *findings) leases(d operator.Diagnosis) {
 	case none && d.WaitingLanes > 0:
 		f.add(Warn, "leases", found, "Events wait and no relay runs.", "")
 		f.run("run")
+	case d.Oldest > waitsLong && d.Publishes && d.OverdueLanes == 0 && len(d.Troubled) == 0:
+		f.add(Warn, "leases", found, "Relays publish, and are far behind with these events.",
+			"See whether the backlog falls; docs/scaling.md")
 	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Relays run, and do not publish these events, or are far behind with them.",
 			"Look again in a minute: when the age grows, the relays' logs say what they cannot do.")
@@ -159,6 +162,15 @@ func (f *findings) leases(d operator.Diagnosis) {
 	}
 }
 
+// few names the first of many rights.
+func few(rights []string) string {
+	const most = 6
+	if n := len(rights) - most; n > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(rights[:most], ", "), n)
+	}
+	return strings.Join(rights, ", ")
+}
+
 // lacks reports whether a role of relays lacks a right.
 func lacks(list []operator.RelaySessions) bool {
 	return slices.ContainsFunc(list, func(s operator.RelaySessions) bool { return len(s.Missing) > 0 })
@@ -171,7 +183,7 @@ func (f *findings) noHeartbeat(found string, d operator.Diagnosis) {
 	for _, s := range d.Sessions {
 		found += fmt.Sprintf("; relays run (%d sessions as %s)", s.Count, s.Role)
 		if len(s.Missing) > 0 {
-			found += ", and cannot write their heartbeats: it lacks " + strings.Join(s.Missing, ", ")
+			found += ", and cannot write their heartbeats: it lacks " + few(s.Missing)
 		}
 	}
 	if d.Shared {
@@ -273,7 +285,7 @@ func (f *findings) vacuum(v operator.VacuumDiagnosis) {
 
 func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
-		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "),
+		f.add(Fail, "inbox grants", "the role lacks "+few(d.MissingRights),
 			"A worker that connects as this role does not work.",
 			grant("effectonce_inbox"))
 		f.run("migrate", "--roles", "--print")

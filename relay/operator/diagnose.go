@@ -36,7 +36,7 @@ type Diagnosis struct {
 	MissingLanes            int64         // rows that outbox_lane lacks: their events are not published
 	Unnumbered              bool          // outbox_meta lacks its row, and the rest was not asked: no relay works
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
-	Members                 int64         // relays that were alive within the last minute
+	Members                 int64         // relays that were alive within the last 30 s
 	Silent                  []SilentRelay // the first five, the last heard of first
 	// Sessions are those of relays in this database, by role. They are looked for if no relay was alive, or if lanes
 	// are overdue; Unseen is why they are not known then, and Shared tells that they may be another schema's.
@@ -47,6 +47,7 @@ type Diagnosis struct {
 	Troubled     []string      // the first five live relays that have met an error for ten seconds, with it
 	Holding      []string      // the first five live relays that hold events, with places and errors
 	WaitingLanes int64         // lanes that have events
+	Publishes    bool          // Kafka has acked an event of a live relay within the last 30 s
 	Oldest       time.Duration // age of the oldest event; 0 when there is none
 
 	Parked, ParkedKeys int64
@@ -63,7 +64,7 @@ type Diagnosis struct {
 	Vacuum  VacuumDiagnosis
 }
 
-// SilentRelay is a relay without a heartbeat for a minute, whose lease has expired: it was killed or hangs, because it
+// SilentRelay is a relay without a heartbeat for 30 s, whose lease has expired: it was killed or hangs, because it
 // has not left.
 type SilentRelay struct {
 	Name string
@@ -211,7 +212,10 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	x.row(ctx, sql.Meta, nil, []any{&epoch, &d.SameSystem})
 	x.row(ctx, sql.ByStart, nil, []any{&d.ByStart})
 	var oldest float64
-	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
+	x.row(ctx, sql.Leases, nil, []any{
+		&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest,
+		&d.Publishes,
+	})
 	d.Oldest = sql.Seconds(oldest)
 	d.Silent = rowsOf(ctx, x, scanSilent, sql.Silent)
 	if x.err == nil && (d.Members == 0 || d.OverdueLanes > 0) {

@@ -87,8 +87,8 @@ func TestDiagnoseLeases(t *testing.T) {
 	db.Exec(t,
 		`update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane = 3`)
 	db.Exec(t,
-		`insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(),
-				now() - interval '1 hour')`)
+		`insert into relay_member (owner, seen, acked_at) values (gen_random_uuid(), now(), now()), (gen_random_uuid(),
+				now() - interval '31 seconds', null)`)
 	db.Exec(t,
 		`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T'),
 			(now() + interval '1 hour', 't', 'T')`)
@@ -96,9 +96,17 @@ func TestDiagnoseLeases(t *testing.T) {
 	db.Exec(t, `update outbox_meta set system_identifier = 1`)
 	db.Exec(t, `alter table outbox_event set (autovacuum_enabled = off)`)
 	d := diagnose(t, db)
-	if d.FreeLanes != 28 || d.OverdueLanes != 3 || d.Members != 1 || d.Undue != 1 || len(d.Topics) != 1 ||
-		d.Topics[0].Partitions != 3 || d.SameSystem || !d.Vacuum.Off {
+	if d.FreeLanes != 28 || d.OverdueLanes != 3 || d.Members != 1 || len(d.Silent) != 1 || d.Publishes ||
+		d.Undue != 1 || len(d.Topics) != 1 || d.Topics[0].Partitions != 3 || d.SameSystem || !d.Vacuum.Off {
 		t.Errorf("%+v", d)
+	}
+	db.Exec(t, `update relay_member set lease_until = now() + interval '1 minute'`)
+	if d := diagnose(t, db); !d.Publishes {
+		t.Error("a live relay's ack is not seen")
+	}
+	db.Exec(t, `update relay_member set acked_at = now() - interval '31 seconds'`)
+	if d := diagnose(t, db); d.Publishes {
+		t.Error("an old ack counts")
 	}
 }
 

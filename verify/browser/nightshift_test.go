@@ -175,18 +175,21 @@ func applies(context.Context, pgx.Tx, event.Event) error { return nil }
 // append has a producer's transaction append events of a key.
 func (n *night) append(topic, key string, payloads ...string) {
 	n.t.Helper()
-	err := pgx.BeginFunc(n.t.Context(), n.db.Pool, func(tx pgx.Tx) error {
+	if err := appends(n.t.Context(), n.db.Pool, topic, key, payloads...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func appends(ctx context.Context, db *pgxpool.Pool, topic, key string, payloads ...string) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		for _, payload := range payloads {
 			e := event.Event{Topic: topic, Key: key, Type: "PaymentAccepted", Payload: []byte(payload)}
-			if err := outbox.Append(n.t.Context(), tx, e); err != nil {
+			if err := outbox.Append(ctx, tx, e); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 func (n *night) until(sql string, args ...any) {
@@ -253,6 +256,7 @@ func (n *night) sees(f failure) {
 	n.js(`(a => [a.querySelector(".found, p").innerText, a.querySelector(".next")?.innerText || "",
 		a.querySelector(".command code")?.innerText || ""])(`+f.finding()+`)`, &found)
 	n.says = f.check + ": " + found[0]
+	n.t.Logf("after %v:\n%s", n.named.Round(time.Second), n.text())
 	if f.do != "" {
 		if found[1]+found[2] == "" && f.check != thisDatabase { // which says so itself
 			n.t.Errorf("%s: the overview does not say what to do", f.name)
@@ -340,4 +344,6 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 	}
 }
 
-func allFailures() []failure { return slices.Concat(failures, failuresOfWorkers, failuresOfPostgres) }
+func allFailures() []failure {
+	return slices.Concat(failures, failuresOfWorkers, failuresOfRelays, failuresOfPostgres)
+}

@@ -41,20 +41,22 @@ select count(*) filter (where l.owner is null), count(*) filter (where l.owner i
 	and l.lease_until <= clock_timestamp()
 		and not exists (select from {schema}relay_member m where m.owner = l.owner
 			and m.lease_until > clock_timestamp())),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute'
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '30 seconds'
 		and seen <= clock_timestamp()),
 	count(*) filter (where exists (select from {schema}outbox_event e where e.lane = l.lane)),
 	coalesce((select extract(epoch from max(clock_timestamp() - o.created_at)) from {schema}outbox_lane w
 		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id
-			limit 1) o), 0)::float8
+			limit 1) o), 0)::float8,
+	exists (select from {schema}relay_member m where m.lease_until > clock_timestamp()
+		and m.acked_at > clock_timestamp() - interval '30 seconds')
 from {schema}outbox_lane l`
 
 	// A relay that stops gives up its row; the others delete it after ten leases.
 	Silent = `-- relay: silent
 select coalesce(nullif(m.name, ''), m.owner::text), extract(epoch from clock_timestamp() - m.seen)::float8
 from {schema}relay_member m
-where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc
-	limit 5`
+where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '30 seconds'
+order by m.seen desc limit 5`
 
 	// Their names (start.Session) and roles are visible to every role.
 	RelaySessions = `-- relay: relay sessions

@@ -12,10 +12,22 @@ import (
 // featureNotSupported is also a standby's answer to the begin of a read-write transaction.
 const featureNotSupported = "0A000"
 
+// blockedError is the end of a wait for a lock.
+type blockedError struct {
+	who string
+	error
+}
+
+func (e *blockedError) Unwrap() error { return e.error }
+
 // Away explains an error of a database, and says what to do.
 func Away(err error) string {
 	if unknown, ok := errors.AsType[*UnknownError](err); ok {
 		return unknown.Error()
+	}
+	if blocked, ok := errors.AsType[*blockedError](err); ok {
+		return "Producers, relays, workers and this page wait for a lock: " + blocked.who +
+			". Wait for it, or end it: pg_terminate_backend(its number)."
 	}
 	if denied := pgerr.Denied(err); denied != "" {
 		return "It may not be read: " + denied + "."

@@ -91,7 +91,7 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 		return nil, fmt.Errorf("ui: database %q: %w", d.Name, err)
 	}
 	one := &Database{At: d, cfg: cfg}
-	one.State = &Shared[State]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.look, slots: most.Looks}
+	one.State = &Shared[State]{every: cfg.Refresh, timeout: cfg.Timeout, read: one.unblocked, slots: most.Looks}
 	one.Moves = &Shared[Movement]{every: cfg.Refresh, timeout: 2 * cfg.Timeout, read: one.move}
 	one.Findings = &Shared[Examination]{
 		every: max(examineEvery, cfg.Refresh), timeout: 2 * cfg.Timeout, slots: most.examinations,
@@ -159,6 +159,15 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 		return o.Audit(ctx, 2*Page)
 	})
 	return one, nil
+}
+
+// unblocked is look, whose error names the session that has locked the tables.
+func (d *Database) unblocked(ctx context.Context) (State, error) {
+	st, err := d.look(ctx)
+	if who := doctor.Blocked(ctx, d.Pool, d.Schema, err); who != "" {
+		err = &blockedError{who, err}
+	}
+	return st, err
 }
 
 func list[T any](cfg Config, read func(ctx context.Context) ([]T, error)) *Shared[[]T] {
