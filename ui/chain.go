@@ -69,11 +69,7 @@ func (h *Handler) outboxSteps(st reads.State, m reads.Movement, all map[string]f
 		len(s.Lanes))}
 	if s.Backlog > 0 {
 		outbox.Facts = append(outbox.Facts, "the oldest waits "+format.Dur(s.Oldest))
-		waits := standing(s.Oldest)
-		if waits == bad && m.Now.Of[reads.Out] != 0 { // it drains, or that is not known yet; the doctor looks as well
-			waits = look
-		}
-		outbox.worse(waits)
+		outbox.worse(standing(s.Oldest))
 		switch {
 		case s.Members == 0:
 			outbox.Why = "No relay is alive."

@@ -33,8 +33,11 @@ func TestRelays(t *testing.T) {
 		('ledger', 'payments', 0, 1, 1, now() - interval '10 min', 'POISON', 'it <kills>', null, '', null),
 		('ledger', 'payments', 1, 1, 1, null, '', '', now() - interval '20 min', 'no such table', now() - interval
 			'30 min')`)
-	s.examined()
-	page := s.get("/relays")
+	var page string
+	pgtest.Await(t, "the doctor has looked again", func() (bool, error) {
+		page = s.get("/relays")
+		return contains(page, "c was last heard of"), nil
+	})
 	wants(t, page, "Kafka cluster abc", "schema "+db.Schema, "a<i> works", "2 h", "5 (0-3,9)",
 		" v1.2.3 b something fails ", "for 9 min ", ": kafka: no <broker> It is tried again within 5 s.",
 		"c silent 5 min", "nobody free", "c was last heard of", "relay status --schema="+db.Schema,
