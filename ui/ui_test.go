@@ -126,7 +126,8 @@ func (s *site) examined() (page string) {
 	s.t.Helper()
 	pgtest.Await(s.t, "the doctor has looked", func() (bool, error) {
 		page = s.get("/")
-		return !strings.Contains(page, "The doctor is looking at it."), nil
+		return contains(page, "checks are as they should be") &&
+			!contains(page, "What the doctor finds is not known"), nil
 	})
 	return page
 }

@@ -28,7 +28,7 @@ func playing(t *testing.T) *site {
 	if text, err := exec.Command("go", "build", "-o", program, "../../examples/demo").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	demo := exec.Command(program, "--keep", "--payments=60", "--rate=100", "--listen=127.0.0.1:0")
+	demo := exec.Command(program, "--keep", "--payments=20", "--rate=100", "--listen=127.0.0.1:0")
 	demo.Env = append(os.Environ(), "TMPDIR="+tmp)
 	demo.Stderr = os.Stderr
 	out, err := demo.StdoutPipe()

@@ -89,7 +89,7 @@ type past struct {
 
 // move reads the movement. The ends are read after the progress, so that no end is behind it.
 func (d *Database) move(ctx context.Context) (m Movement, err error) {
-	if m.State, _, err = d.State.Get(ctx, d.State.timeout); err != nil {
+	if m.State, err = d.state(ctx); err != nil {
 		return Movement{}, err
 	}
 	var partitions []inboxoperator.PartitionState

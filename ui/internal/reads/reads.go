@@ -96,7 +96,7 @@ func New(d At, cfg Config, most Limits) (*Database, error) {
 	one.Findings = &Shared[Examination]{
 		every: max(examineEvery, cfg.Refresh), timeout: 2 * cfg.Timeout, slots: most.examinations,
 		read: func(ctx context.Context) (Examination, error) {
-			st, _, err := one.State.Get(ctx, cfg.Timeout)
+			st, err := one.state(ctx)
 			if err != nil {
 				return Examination{}, err
 			}
@@ -225,6 +225,17 @@ func (d *Database) sample(ctx context.Context) (relay.Sample, error) {
 		return relay.Sample{}, err
 	}
 	return o.Sample(ctx)
+}
+
+// state is State for reads that build on it. One that was changed while it was read is good enough for them: they are
+// read again as well.
+func (d *Database) state(ctx context.Context) (State, error) {
+	began := time.Now()
+	st, at, err := d.State.Get(ctx, d.State.timeout)
+	if _, unknown := errors.AsType[*UnknownError](err); unknown && !at.Before(began) {
+		return st, nil
+	}
+	return st, err
 }
 
 // look reads the state.

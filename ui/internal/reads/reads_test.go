@@ -108,6 +108,23 @@ func TestSharedUnknown(t *testing.T) {
 	})
 }
 
+// TestStateChanged: what builds on a state that was changed while it was read has it all the same.
+func TestStateChanged(t *testing.T) {
+	t.Parallel()
+	var d Database
+	d.State = &Shared[State]{every: time.Hour, timeout: time.Minute}
+	d.State.read = func(context.Context) (State, error) {
+		d.State.Changed()
+		return State{HasInbox: true}, nil
+	}
+	if _, _, err := d.State.Get(t.Context(), time.Minute); err == nil {
+		t.Error("a viewer is not told of the change")
+	}
+	if st, err := d.state(t.Context()); err != nil || !st.HasInbox {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
 // TestSharedSlots: of many that are read at once, no more are under way than there are places.
 func TestSharedSlots(t *testing.T) {
 	t.Parallel()
