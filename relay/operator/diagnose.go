@@ -36,7 +36,7 @@ type Diagnosis struct {
 	MissingLanes            int64         // rows that outbox_lane lacks: their events are not published
 	Unnumbered              bool          // outbox_meta lacks its row, and the rest was not asked: no relay works
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
-	Members                 int64         // relays that were alive within the last 30 s
+	Members                 int64         // relays that were heard of within 30 s, or whose lease runs
 	Silent                  []SilentRelay // the first five, the last heard of first
 	// Sessions are those of relays in this database, by role. They are looked for if no relay was alive, or if lanes
 	// are overdue; Unseen is why they are not known then, and Shared tells that they may be another schema's.

@@ -101,8 +101,8 @@ func TestDiagnoseLeases(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	db.Exec(t, `update relay_member set lease_until = now() + interval '1 minute'`)
-	if d := diagnose(t, db); !d.Publishes {
-		t.Error("a live relay's ack is not seen")
+	if d := diagnose(t, db); !d.Publishes || d.Members != 2 || len(d.Silent) != 0 {
+		t.Errorf("a live relay's ack is not seen, or one with a long lease, and few heartbeats, is not alive: %+v", d)
 	}
 	db.Exec(t, `update relay_member set acked_at = now() - interval '31 seconds'`)
 	if d := diagnose(t, db); d.Publishes {

@@ -41,8 +41,8 @@ select count(*) filter (where l.owner is null), count(*) filter (where l.owner i
 	and l.lease_until <= clock_timestamp()
 		and not exists (select from {schema}relay_member m where m.owner = l.owner
 			and m.lease_until > clock_timestamp())),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '30 seconds'
-		and seen <= clock_timestamp()),
+	(select count(*) from {schema}relay_member where greatest(seen + interval '30 seconds', lease_until)
+		> clock_timestamp() and seen <= clock_timestamp()),
 	count(*) filter (where exists (select from {schema}outbox_event e where e.lane = l.lane)),
 	coalesce((select extract(epoch from max(clock_timestamp() - o.created_at)) from {schema}outbox_lane w
 		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id
