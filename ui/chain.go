@@ -232,8 +232,12 @@ func join(steps []step, wrong []finding) {
 		}
 		return place(a) - place(b)
 	})
-	linked := map[int]bool{}
-	for _, f := range wrong {
+	linked, ids := map[int]bool{}, map[string]bool{}
+	for i, f := range wrong {
+		if ids[f.ID] {
+			wrong[i].ID = "" // a check may have several findings
+		}
+		ids[f.ID] = true
 		at := place(f)
 		if at < 0 {
 			continue
