@@ -256,13 +256,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		f.run("migrate", "--roles", "--print")
 	}
 	f.kafka(ctx, s, pinned, window)
-	for _, c := range consumers {
-		if f.silent != nil {
-			f.unknown("progress "+c.Consumer, seeKafka)
-			continue
-		}
-		f.progress(ctx, s.Kafka, []inboxoperator.ConsumerDiagnosis{c})
-	}
+	f.progress(ctx, s.Kafka, consumers)
 	if f.silent != nil { // the cause before what follows from it
 		cause := findings{}
 		cause.noKafka(s.Kafka, f.silent, ctx.Err())
