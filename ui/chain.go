@@ -37,8 +37,9 @@ func (s *step) worse(severity string) {
 var severities = []string{bad, unknown, look, well}
 
 // stepsOf returns the steps of a database, in the order of an event's way.
-func (h *Handler) stepsOf(d *reads.Database, st reads.State, m reads.Movement, why string) (list []step) {
-	all := figuresOf(st, m)
+func (h *Handler) stepsOf(d *reads.Database, st reads.State, m reads.Movement, all map[string]figure, why string) (
+	list []step,
+) {
 	if k := st.Keys; k != nil {
 		list = append(list, step{
 			Name: "Idempotency keys", Severity: well, Href: h.path("idempotency"),

@@ -67,14 +67,20 @@ func overviewOne(q *request) error {
 }
 
 func (q *request) overviewPage(databases ...*reads.Database) overviewPage {
-	p := overviewPage{Day: q.URL.Query().Get("window") == "day"}
+	p, window := overviewPage{Day: q.URL.Query().Get("window") == "day"}, format.Hour
+	if p.Day {
+		window = format.Day
+	}
 	var unsure []string
 	stand, moves := false, false
 	for _, d := range databases { // all begin before the first is waited for
 		_, _, _ = d.Moves.Get(q.Context(), 0)
 	}
 	for _, d := range databases {
-		one := q.overviewOf(d, p.Day)
+		one := q.overviewOf(d)
+		if len(databases) <= mostSections {
+			one.Plots = plots(d, window)
+		}
 		for _, f := range one.Wrong {
 			if f.Severity == doctor.Fail {
 				p.Fails++
@@ -116,7 +122,7 @@ func verdict(fails, warns, unsure int, stand, moves bool) (severity, says string
 	return well, "Nothing waits."
 }
 
-func (q *request) overviewOf(d *reads.Database, day bool) overviewDatabase {
+func (q *request) overviewOf(d *reads.Database) overviewDatabase {
 	one := overviewDatabase{Name: d.Name}
 	st, _, why := q.stateOf(d)
 	if one.Away = why; why != "" {
@@ -125,12 +131,8 @@ func (q *request) overviewOf(d *reads.Database, day bool) overviewDatabase {
 	}
 	m, why := q.movementOf(d)
 	one.ReadOnly = !st.MayChange && !st.MayKeys
-	one.Steps, one.Figures = q.h.stepsOf(d, st, m, why), figuresOf(st, m)
-	window := format.Hour
-	if day {
-		window = format.Day
-	}
-	one.Plots = plots(d, window)
+	one.Figures = figuresOf(st, m)
+	one.Steps = q.h.stepsOf(d, st, m, one.Figures, why)
 	for _, denied := range st.Denied {
 		side, _, _ := strings.Cut(denied, ":")
 		one.Unknown = append(one.Unknown, "the "+side+", which this role may not read")

@@ -97,7 +97,7 @@ func TestMovement(t *testing.T) {
 		m := reads.Movement{State: st, Flows: map[string]reads.Flow{"ledger": c.flow}}
 		m.Now.Of[reads.In], m.Now.Of[reads.Waiting] = c.in, float64(c.flow.Waiting)
 		m.Now.Of[reads.Decided], m.Now.Of[reads.Out] = c.flow.Decided, -1
-		one := overviewDatabase{Steps: h.stepsOf(&reads.Database{}, st, m, c.why)}
+		one := overviewDatabase{Steps: h.stepsOf(&reads.Database{}, st, m, figuresOf(st, m), c.why)}
 		one.moves(st, m)
 		if _, says := verdict(0, 0, len(one.Unknown), one.Stands, one.Moves || one.Waits); says != c.says ||
 			len(one.Unknown) != c.unknown {
