@@ -8,6 +8,7 @@ import (
 
 	keysoperator "github.com/effectonce/effectonce/idempotency/pgstore/operator"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/relay/operator"
 	"github.com/effectonce/effectonce/ui/internal/reads"
 	"github.com/effectonce/effectonce/ui/verbs"
@@ -31,8 +32,8 @@ func operate(add func(path string, serve func(*request) error)) {
 		o, err := q.db.Idempotency(q.who.Name)
 		return o, nil, err
 	}
-	findings := func(q *request) (verbs.Acknowledger, []string, error) {
-		o, err := verbs.NewAcknowledger(q.db.Pool, q.db.Schema, q.who.Name)
+	findings := func(q *request) (doctor.Acknowledger, []string, error) {
+		o, err := doctor.NewAcknowledger(q.db.Pool, q.db.Schema, q.who.Name)
 		return o, nil, err
 	}
 	topicPage := func(q *request) string { return q.h.path("topic", q.db.Name, q.PostForm.Get("topic")) }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/ui/verbs"
 )
 
@@ -26,7 +27,7 @@ func (c *acknowledgeCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	return c.withPool(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		o, err := verbs.NewAcknowledger(pool, c.Schema, name)
+		o, err := doctor.NewAcknowledger(pool, c.Schema, name)
 		if err == nil {
 			err = perform(ctx, p, o, c.Args, c.changeFlags, "")
 		}

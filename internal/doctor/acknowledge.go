@@ -4,27 +4,47 @@ import (
 	"context"
 	"regexp"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/admin"
 	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
+// Acknowledger keeps acknowledgements in the audit of an outbox or, without one, of an inbox.
+type Acknowledger struct {
+	outbox *operator.Operator
+	inbox  *inboxoperator.Operator
+}
+
+// NewAcknowledger returns the Acknowledger of a database in the name of a person.
+func NewAcknowledger(db *pgxpool.Pool, schema, name string) (a Acknowledger, err error) {
+	if a.outbox, err = operator.New(db, schema, name); err == nil {
+		a.inbox, err = inboxoperator.New(db, schema, "", name)
+	}
+	return a, err
+}
+
+// Acknowledge keeps an acknowledgement.
+func (o Acknowledger) Acknowledge(ctx context.Context, a admin.Acknowledgement, reason string) error {
+	err := o.outbox.Acknowledge(ctx, a, reason)
+	if pgerr.Absent(err) {
+		err = o.inbox.Acknowledge(ctx, a, reason)
+	}
+	return err
+}
+
 // Acknowledged returns the acknowledgements of now. Without an answer there are none: every finding is seen.
 func Acknowledged(ctx context.Context, s Subject) []admin.Acknowledgement {
-	out, err := operator.New(s.DB, s.Schema, "doctor")
+	o, err := NewAcknowledger(s.DB, s.Schema, "doctor")
 	if err != nil {
 		return nil
 	}
-	list, err := out.Acknowledgements(ctx)
-	if !pgerr.Absent(err) {
-		return list
+	list, err := o.outbox.Acknowledgements(ctx)
+	if pgerr.Absent(err) {
+		list, _ = o.inbox.Acknowledgements(ctx)
 	}
-	in, err := inboxoperator.New(s.DB, s.Schema, "", "doctor")
-	if err != nil {
-		return nil
-	}
-	list, _ = in.Acknowledgements(ctx)
 	return list
 }
 

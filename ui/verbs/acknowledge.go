@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/effectonce/effectonce/admin"
-	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
-	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/relay/operator"
+	"github.com/effectonce/effectonce/internal/doctor"
 )
 
 // Acknowledge says that a warning of the doctor is known, and stays for some days.
@@ -22,14 +18,14 @@ type Acknowledge struct {
 }
 
 // Verb implements Of.
-func (v Acknowledge) Verb() Verb[Acknowledger] {
-	return Verb[Acknowledger]{
+func (v Acknowledge) Verb() Verb[doctor.Acknowledger] {
+	return Verb[doctor.Acknowledger]{
 		Command: "acknowledge",
 		Title:   "Acknowledge " + Shown(v.Check),
 		Help: `For a warning that is to stay, such as a topic with one replica: until then doctor and pages show it with who, why and until when,
 and do not count it. Other words, or a failure, of the same check are shown as ever.`,
 		Refusal: v.check(),
-		Do: func(ctx context.Context, o Acknowledger, reason string) (Done, error) {
+		Do: func(ctx context.Context, o doctor.Acknowledger, reason string) (Done, error) {
 			until := time.Now().AddDate(0, 0, v.Days)
 			done := fmt.Sprintf("It is acknowledged until %s.", until.UTC().Format("2006-01-02 15:04 UTC"))
 			if v.Days == 0 {
@@ -37,7 +33,7 @@ and do not count it. Other words, or a failure, of the same check are shown as e
 			}
 			a := admin.Acknowledgement{Check: v.Check, Found: v.Found, Until: until}
 			return Done{done, map[string]any{"check": v.Check, "found": v.Found, "until": until}},
-				o.acknowledge(ctx, a, reason)
+				o.Acknowledge(ctx, a, reason)
 		},
 	}
 }
@@ -50,26 +46,4 @@ func (v Acknowledge) check() error {
 		return errors.New("--days: want 0 to 365")
 	}
 	return nil
-}
-
-// Acknowledger keeps acknowledgements in the audit of an outbox or, without one, of an inbox.
-type Acknowledger struct {
-	outbox *operator.Operator
-	inbox  *inboxoperator.Operator
-}
-
-// NewAcknowledger returns the Acknowledger of a database in the name of a person.
-func NewAcknowledger(db *pgxpool.Pool, schema, name string) (a Acknowledger, err error) {
-	if a.outbox, err = operator.New(db, schema, name); err == nil {
-		a.inbox, err = inboxoperator.New(db, schema, "", name)
-	}
-	return a, err
-}
-
-func (o Acknowledger) acknowledge(ctx context.Context, a admin.Acknowledgement, reason string) error {
-	err := o.outbox.Acknowledge(ctx, a, reason)
-	if pgerr.Absent(err) {
-		err = o.inbox.Acknowledge(ctx, a, reason)
-	}
-	return err
 }
