@@ -11,8 +11,7 @@ import (
 
 // OpenBrowser opens a page in the developer's browser. It does nothing if stdout is no terminal, or without a display.
 func OpenBrowser(stdout io.Writer, url string) {
-	f, ok := stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !IsTerminal(stdout) {
 		return
 	}
 	if name, args := opener(runtime.GOOS, os.Getenv, exec.LookPath); name != "" {
@@ -40,4 +39,10 @@ func opener(system string, env func(string) string, look func(string) (string, e
 		return "", nil
 	}
 	return name, args
+}
+
+// IsTerminal reports whether what is written to w is seen on a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

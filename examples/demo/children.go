@@ -109,12 +109,12 @@ func (c *children) kill(name string) {
 	c.printf("killed %s (kill -9, pid %d)", name, m.process.PID())
 }
 
-// dying returns a channel that is closed when a child has ended, which is no failure any more.
-func (c *children) dying(name string) <-chan struct{} {
+// expect says whether the end of a child is no failure, and returns a channel that is closed then.
+func (c *children) expect(name string, end bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.byName[name]
-	m.stopping = true
+	m.stopping = end
 	return m.ended
 }
 

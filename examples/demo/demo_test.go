@@ -82,7 +82,7 @@ func (d *demo) wait(t *testing.T) int {
 // TestPage: the demo's page is this machine's, and of no other site; its buttons wait for the demo's payments.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	p := &play{busy: "the payments of the demo", lines: nil}
+	p := &play{busy: "the payments of the demo", way: &way{}}
 	page := p.routes(t.Context(), http.NotFoundHandler())
 	for _, c := range []struct {
 		method, path, host, site string
@@ -104,6 +104,17 @@ func TestPage(t *testing.T) {
 		page.ServeHTTP(w, r)
 		if w.Code != c.want {
 			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
+		}
+	}
+	p.free()
+	p.way.kafkaAway.Store(true)
+	for what := range wantsKafka {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/do/"+what, nil)
+		r.RemoteAddr = "127.0.0.1:5000"
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, r)
+		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "bring it back first") {
+			t.Errorf("%s without Kafka: %d %s", what, w.Code, w.Body)
 		}
 	}
 }

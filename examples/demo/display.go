@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
+
+	"github.com/effectonce/effectonce/cmd/devstack"
 )
 
 // display prints lines and the progress: a bar on a terminal, elsewhere a line a second.
@@ -42,7 +42,7 @@ func (d *display) printf(format string, args ...any) {
 
 // showBar shows the bar if the output is a terminal.
 func (d *display) showBar() {
-	if !isTerminal(d.out) {
+	if !devstack.IsTerminal(d.out) {
 		return
 	}
 	d.mu.Lock()
@@ -77,9 +77,4 @@ func (d *display) update(c counts) {
 		fmt.Fprintf(d.out, "%6.1fs  %v\n", time.Since(d.began).Seconds(), c)
 		d.last, d.lastLine = c, time.Now()
 	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/cmd/devstack"
 	"github.com/effectonce/effectonce/process"
 )
 
@@ -40,7 +41,7 @@ func (f *flags) parse(args []string, stdout, w io.Writer) error {
 	}
 	set.IntVar(&f.Payments, "payments", 500, "number of payments")
 	set.IntVar(&f.Rate, "rate", 250, "payments per second")
-	terminal := isTerminal(stdout)
+	terminal := devstack.IsTerminal(stdout)
 	set.BoolVar(&f.Keep, "keep", terminal, "at the end keep everything running until Ctrl-C, with a page to play on; "+
 		"servers that you name keep the data after that (default: on a terminal)")
 	set.StringVar(&f.Listen, "listen", "127.0.0.1:9188", "address of the page, on this machine; another one if it is "+

@@ -170,11 +170,10 @@ func (p *play) state(w http.ResponseWriter, r *http.Request) {
 
 // line is the count for a terminal; "" while it is not known.
 func (p *play) line(ctx context.Context) string {
-	now, err := p.way.look(ctx)
+	c, err := p.way.counts(ctx)
 	if err != nil {
 		return ""
 	}
-	c := now.Counts
 	line := fmt.Sprintf("payments %d   records in Kafka %d   ledger pairs %d   mails %d", c.Payments, c.Records,
 		c.Pairs, c.Mails)
 	if c.Parked > 0 {
@@ -192,8 +191,12 @@ func (p *play) do(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy != "" {
+	switch what := r.PathValue("what"); {
+	case p.busy != "":
 		http.Error(w, "one thing at a time: "+p.busy, http.StatusConflict)
+		return
+	case p.way.kafkaAway.Load() && wantsKafka[what]:
+		http.Error(w, "Kafka is away: bring it back first", http.StatusConflict)
 		return
 	}
 	p.busy = r.PathValue("what")
@@ -212,6 +215,9 @@ var actions = map[string]func(p *play, ctx context.Context) error{
 	"pay-twice": (*play).payTwice, "deliver-again": (*play).deliverAgain, "kill-relays": (*play).killRelays,
 	"kill-ledger": (*play).killLedger, "kafka": (*play).takeKafka, "freeze": (*play).freeze, "thaw": (*play).thaw,
 }
+
+// wantsKafka are the buttons that end when a record has come from Kafka.
+var wantsKafka = map[string]bool{"deliver-again": true, "kill-ledger": true}
 
 // pay makes a payment from an account.
 func (p *play) pay(ctx context.Context, account string) error {
@@ -258,32 +264,38 @@ func (p *play) killRelays(ctx context.Context) error {
 	p.children.kill("relay-1")
 	p.children.kill("relay-2")
 	p.say("both relays are dead (kill -9): what is paid now waits in the outbox")
+	var err error
 	for range 3 {
-		if err := p.pay(ctx, "carol"); err != nil {
-			return err
-		}
+		err = errors.Join(err, p.pay(ctx, "carol"))
 	}
 	if err := wait(ctx, 3*time.Second); err != nil {
 		return err
 	}
 	p.say("the relays start again: they take what the dead ones had claimed when its lease has run out")
-	return errors.Join(p.children.start("relay-1", roleRelay), p.children.start("relay-2", roleRelay))
+	return errors.Join(err, p.children.start("relay-1", roleRelay), p.children.start("relay-2", roleRelay))
 }
 
 // killLedger kills the ledger's worker between an effect and its COMMIT.
 func (p *play) killLedger(ctx context.Context) error {
-	ended := p.children.dying("ledger")
 	mark := filepath.Join(p.s.dir, markKill)
 	if err := os.WriteFile(mark, nil, 0o644); err != nil {
 		return err
 	}
-	if err := p.pay(ctx, "dave"); err != nil {
-		return err
+	ended := p.children.expect("ledger", true)
+	err := p.pay(ctx, "dave")
+	if err == nil {
+		select {
+		case <-ended:
+		case <-time.After(stuckAfter):
+			err = errors.New("the ledger has not got the payment")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err != nil {
+		_ = os.Remove(mark)
+		p.children.expect("ledger", false)
+		return err
 	}
 	p.say("the ledger wrote its entries and died before COMMIT (kill -9): Postgres takes them back")
 	if err := wait(ctx, 2*time.Second); err != nil {

@@ -69,7 +69,7 @@ const queryDrop = `-- demo: drop the schema
 drop schema if exists {schema} cascade`
 
 const queryPlayCounts = `-- demo: counts of the page
-select (select count(*) from {schema}payment where status = 'accepted'), (select count(*) from {schema}outbox_event),
+select (select count(*) from {schema}payment where status = 'accepted'),
 	(select count(*) from {schema}ledger_entry) / 2, (select count(*) from {schema}inbox_parked)`
 
 const queryWay = `-- demo: the way of the last payments

@@ -82,7 +82,7 @@ type part struct {
 }
 
 // figures count each step.
-type figures struct{ Payments, Outbox, Records, Pairs, Mails, Parked int }
+type figures struct{ Payments, Records, Pairs, Mails, Parked int }
 
 // onWay is where a payment is.
 type onWay struct {
@@ -96,16 +96,26 @@ type onWay struct {
 	Parked      bool
 }
 
-func (w *way) look(ctx context.Context) (now state, err error) {
+// counts counts each step.
+func (w *way) counts(ctx context.Context) (c figures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	expand := func(text string) string { return pgschema.Expand(text, w.s.prefix) }
-	c := &now.Counts
-	err = w.db.QueryRow(ctx, expand(queryPlayCounts)).Scan(&c.Payments, &c.Outbox, &c.Pairs, &c.Parked)
-	if err != nil {
+	err = w.db.QueryRow(ctx, pgschema.Expand(queryPlayCounts, w.s.prefix)).Scan(&c.Payments, &c.Pairs, &c.Parked)
+	c.Mails = w.s.box.Accepted()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.Records = w.records
+	return c, err
+}
+
+// look reads what the page draws, without what only the page knows.
+func (w *way) look(ctx context.Context) (now state, err error) {
+	if now.Counts, err = w.counts(ctx); err != nil {
 		return state{}, err
 	}
-	rows, err := w.db.Query(ctx, expand(queryWay), ledger.Name)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	rows, err := w.db.Query(ctx, pgschema.Expand(queryWay, w.s.prefix), ledger.Name)
 	if err != nil {
 		return state{}, err
 	}
@@ -113,10 +123,8 @@ func (w *way) look(ctx context.Context) (now state, err error) {
 		err = row.Scan(&p.ID, &p.Account, &p.At, &p.Outbox, &p.Inbox, &p.Entries, &p.Mail, &p.Parked)
 		return p, err
 	})
-	c.Mails = w.s.box.Accepted()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c.Records = w.records
 	for i := range now.Payments {
 		now.Payments[i].Records = w.of[now.Payments[i].ID]
 	}

@@ -56,7 +56,8 @@
     }));
     if (s.Busy && !(s.Lines || []).length) at("lines").textContent = "At work: " + s.Busy;
     for (const b of document.querySelectorAll("button")) {
-      b.disabled = s.Busy !== "" || b.id === "thaw" && !s.Frozen || b.id === "kafka" && !s.MayTakeKafka;
+      b.disabled = s.Busy !== "" || b.id === "thaw" && !s.Frozen || b.id === "kafka" && !s.MayTakeKafka ||
+        s.KafkaAway && ["deliver-again", "kill-ledger"].includes(b.dataset.do);
     }
     at("way").replaceChildren(...(s.Payments || []).map(drawn));
   };
