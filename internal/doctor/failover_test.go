@@ -53,7 +53,7 @@ func TestFailoverSlot(t *testing.T) {
 		await(copied, "", "")
 		return
 	}
-	await(db, Warn, "1 standbys without a slot")
+	await(db, Warn, "1 standby without a slot")
 	await(db, Warn, "no standby keeps logical slots")
 	await(copied, Warn, "sync_replication_slots is off; hot_standby_feedback is off; primary_slot_name is empty; "+
 		"primary_conninfo names no database")
