@@ -166,6 +166,33 @@ func TestP9_1_DroppedDayNeverForgets(t *testing.T) {
 	same(t, "effects", w.effects(), ids(append(old, kept...)))
 }
 
+// TestP9_7_TodayDroppedByAnother: that holds for today, too, and an operator may make it empty.
+func TestP9_7_TodayDroppedByAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	told := make(chan inbox.RetriedInfo, 10000)
+	in := w.inbox(inbox.Config{Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }}})
+	h := in.Each(write)
+	handle(t, h, some(1))
+	w.Exec(t, "drop table "+w.table(0))
+	if err := in.Maintain(t.Context()); err == nil || w.exists(w.table(0)) {
+		t.Errorf("days %v: %v", w.partitions(), err)
+	}
+	decided := make(chan []inbox.Outcome, 1)
+	go func() { decided <- handle(t, h, some(1)) }()
+	if r := <-told; r.Reason != "day missing" {
+		t.Errorf("retried as %s: %v", r.Reason, r.Err)
+	}
+	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, remedy, _ := strings.Cut(d.Altered, "a second time: ")
+	remedy, _, _ = strings.Cut(remedy, ";")
+	w.Exec(t, remedy)
+	same(t, "made empty", <-decided, []inbox.Outcome{inbox.Applied})
+}
+
 // TestP9_7_DayDroppedByAnother: something else has dropped a day of the window, and its ids are forgotten. An empty day
 // would take them for new. So the day is not made again: its events wait, those of other days do not, and an operator
 // gives the day up.

@@ -89,14 +89,14 @@ func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	return list
 }
 
-// ErrAltered is the error for what others have made of the days. Days of the past that were made, and are gone with
-// their ids, are not made again: in an empty day each id is new.
+// ErrAltered is the error for what others have made of the days. Days that were made, and are gone with their ids, are not
+// made again: in an empty day each id is new.
 var ErrAltered = errors.New("inbox: something else has altered the days of inbox_message")
 
 // forgotten reports whether a missing day was made, and is gone with its ids. Until dropped_before is first raised,
 // days of the past may never have been made.
 func (d *tables) forgotten(n Number) bool {
-	return n < d.today && n <= d.until && d.dropped > 0 && !d.apart(n)
+	return n <= d.until && (n == d.today || n < d.today && d.dropped > 0) && !d.apart(n)
 }
 
 // apart reports whether a missing day is detached.
@@ -106,12 +106,13 @@ func (d *tables) notMade(n Number) bool { return d.forgotten(n) || d.apart(n) }
 
 // altered returns [ErrAltered] with what to do, or nil.
 func (d *tables) altered(missing []Number) error {
-	var names, advice []string
+	var names, empty, advice []string
 	last := Number(0)
 	for _, n := range missing {
 		switch {
 		case d.forgotten(n):
 			names, last = append(names, Name(n)), n
+			empty = append(empty, fmt.Sprintf("%sinbox_make_day('%s')", d.prefix, Name(n)))
 		case d.apart(n):
 			advice = append(advice, fmt.Sprintf("%s%s is detached: alter table inbox_message attach partition %s%s "+
 				"for values from ('%s') to ('%s')", Prefix, Name(n), Prefix, Name(n), lowest(n), lowest(n+1)))
@@ -119,8 +120,10 @@ func (d *tables) altered(missing []Number) error {
 	}
 	if len(names) > 0 {
 		advice = append(advice, fmt.Sprintf("%s are gone with the ids of their events: restore them from a backup "+
-			"and attach them; or give them up with all earlier ones, so that their events are quarantined: "+
-			"update inbox_days set dropped_before = '%s'", strings.Join(names, ", "), Name(last+1)))
+			"and attach them; or make them empty, so that an event of theirs that comes a second time is applied a "+
+			"second time: select %s; or give them up with all earlier ones, so that their events are quarantined: "+
+			"update inbox_days set dropped_before = '%s'", strings.Join(names, ", "), strings.Join(empty, ", "),
+			Name(last+1)))
 	}
 	if t := d.others; t != "" {
 		advice = append(advice, fmt.Sprintf("%s is a default partition, beside which days can neither be made nor "+
