@@ -132,7 +132,7 @@ func TestRestoreCheckWaitsForKafka(t *testing.T) {
 func TestTopicThatARestoredOutboxDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	db, old, recent := outboxDB(t), kafkatest.Topic(t, 1), kafkatest.Topic(t, 1)
-	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_DRAIN_TIMEOUT", "0s")
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_DRAIN_TIMEOUT", "1s")
 	publish := func(topic string) {
 		relay := inProcess(t, env)
 		fill(t, db, topic, 5)
