@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/outcome"
 )
@@ -517,7 +518,7 @@ func TestP9_8_MarksStayFlat(t *testing.T) {
 		return pgtest.One[int](t, w.DB, `select n from `+w.Schema+`.pages_of_a_move()`)
 	}
 	w.Exec(t, pagesOfAMove)
-	log := numbered(1, 2001)
+	log := numbered(1, draw.Size(1001, 2001))
 	handle(t, h, log[:1])
 	first := pages()
 	for i := range log[1:] {
