@@ -309,14 +309,17 @@ func restarts(c operator.ConsumerDiagnosis) string {
 	return fmt.Sprintf("a worker on %s has started %d times within five minutes", c.StartsOn, c.Starts)
 }
 
-// left says that no program has reported for a minute that it runs the consumer, and none moves it. Empty: one does.
+// gone is how long a consumer's programs, which report every 20 s, may be silent.
+const gone = 45 * time.Second
+
+// left says that no program has reported for so long that it runs the consumer, and none moves it. Empty: one does.
 func left(c operator.ConsumerDiagnosis) string {
-	moves := func(p operator.PartitionState) bool { return p.Unmoved < waitsLong || p.Batch != nil }
+	moves := func(p operator.PartitionState) bool { return p.Unmoved < gone || p.Batch != nil }
 	switch {
 	case slices.ContainsFunc(c.Partitions, moves):
 	case c.ReportedAt == nil:
 		return "no worker runs it"
-	case time.Since(*c.ReportedAt) > waitsLong:
+	case time.Since(*c.ReportedAt) > gone:
 		return fmt.Sprintf("no worker runs it, the last one left %v ago", time.Since(*c.ReportedAt).Round(time.Second))
 	}
 	return ""

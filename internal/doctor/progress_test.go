@@ -104,3 +104,28 @@ func TestCauses(t *testing.T) {
 		}
 	}
 }
+
+// TestLeft: a consumer has no worker once its programs have missed two of their reports, and nothing moves.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		reported, unmoved time.Duration
+		batch, left       bool
+	}{
+		"it has missed one":  {reported: 35 * time.Second, unmoved: time.Hour},
+		"it has missed two":  {reported: 50 * time.Second, unmoved: 50 * time.Second, left: true},
+		"something moves":    {reported: time.Hour, unmoved: time.Second},
+		"a batch is running": {reported: time.Hour, unmoved: time.Hour, batch: true},
+	} {
+		at := time.Now().Add(-c.reported)
+		p := operator.PartitionState{Unmoved: c.unmoved}
+		if c.batch {
+			p.Batch = &operator.Batch{}
+		}
+		d := operator.ConsumerDiagnosis{}
+		d.ReportedAt, d.Partitions = &at, []operator.PartitionState{p}
+		if got := left(d); (got != "") != c.left {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
