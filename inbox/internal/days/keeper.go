@@ -89,8 +89,8 @@ func (k *Keeper) missing(d tables, all bool) (list []Number) {
 	return list
 }
 
-// ErrAltered is the error for what others have made of the days. Days that were made, and are gone with their ids, are not
-// made again: in an empty day each id is new.
+// ErrAltered is the error for what others have made of the days. Days that were made, and are gone with their ids, are
+// not made again: in an empty day each id is new.
 var ErrAltered = errors.New("inbox: something else has altered the days of inbox_message")
 
 // forgotten reports whether a missing day was made, and is gone with its ids. Until dropped_before is first raised,
