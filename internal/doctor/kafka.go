@@ -206,7 +206,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	switch {
 	case !t.Empty || pinned == 0:
 	case t.Unacked:
-		f.add(Warn, check, "nothing was ever written to it, and events wait for it that are older than its pin",
+		f.add(Warn, check, "nothing was ever written to it, and events are open that are older than its pin",
 			"The relays have found the topic, and Kafka has acknowledged none of these events yet.",
 			"Look at what is said of the relays and of Kafka.")
 	default:

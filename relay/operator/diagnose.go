@@ -59,7 +59,8 @@ type Diagnosis struct {
 	Topics  []Topic
 	Waiting []string
 	Cluster string
-	// Unacked are pinned topics for which an event waits that is older than the pin: perhaps nothing was acked there.
+	// Unacked are pinned topics for which an event waits, or is parked, that is older than the pin: perhaps nothing was
+	// acked there.
 	Unacked []string
 	Vacuum  VacuumDiagnosis
 }

@@ -110,24 +110,29 @@ func TestDiagnoseLeases(t *testing.T) {
 	}
 }
 
-// TestDiagnoseUnacked: an event that is older than the pin of its topic waits, held or not; a younger one says nothing.
+// TestDiagnoseUnacked: an event that is older than the pin of its topic waits, held or not, or is parked; a younger one
+// says nothing.
 func TestDiagnoseUnacked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	for _, sql := range []string{
 		`insert into outbox_topic (topic, partitions, pinned_at) select topic, 3, now() - interval '1 hour'
-			from unnest('{waits,held,acked,empty}'::text[]) topic`,
+			from unnest('{waits,held,acked,empty,refused}'::text[]) topic`,
 		`insert into outbox_event (topic, type, created_at) values ('waits', 'T', now() - interval '2 hours'),
 			('waits', 'T', now()), ('acked', 'T', now())`,
 		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
 				content_type, created_at)
 			select 1, row_number() over (), topic, -1, row_number() over (), false, gen_random_uuid(), '', '', 'k', 'T', '',
 				at from (values ('held', now() - interval '2 hours'), ('acked', now()), ('unpinned', now())) h (topic, at)`,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
+				content_type, created_at)
+			select 1, row_number() over (), true, false, 1, gen_random_uuid(), '', '', topic, '', 'T', '', at
+			from (values ('refused', now() - interval '2 hours'), ('acked', now())) p (topic, at)`,
 	} {
 		db.Exec(t, sql)
 	}
 	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
-	if want := []string{"held", "waits"}; err != nil || !slices.Equal(d.Unacked, want) {
+	if want := []string{"held", "refused", "waits"}; err != nil || !slices.Equal(d.Unacked, want) {
 		t.Errorf("%v, want %v: %v", d.Unacked, want, err)
 	}
 }

@@ -107,6 +107,8 @@ select t.topic from {schema}outbox_topic t join (
 	select w.topic, min(w.created_at) as first from (
 		select h.topic, h.created_at from {schema}outbox_held h
 		union all
+		select p.topic, p.created_at from {schema}outbox_parked p
+		union all
 		select e.topic, e.created_at from {schema}outbox_lane l cross join lateral (
 			select e.topic, e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
 	) w group by w.topic
