@@ -180,8 +180,13 @@ func TestP9_7_TodayDroppedByAnother(t *testing.T) {
 	}
 	decided := make(chan []inbox.Outcome, 1)
 	go func() { decided <- handle(t, h, some(1)) }()
-	if r := <-told; r.Reason != "day missing" {
-		t.Errorf("retried as %s: %v", r.Reason, r.Err)
+	select {
+	case r := <-told:
+		if r.Reason != "day missing" {
+			t.Errorf("retried as %s: %v", r.Reason, r.Err)
+		}
+	case out := <-decided:
+		t.Fatalf("without its day: %v", out)
 	}
 	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
 	if err != nil {
