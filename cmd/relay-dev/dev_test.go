@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -82,10 +83,10 @@ func start(t *testing.T, dir string, args ...string) *running {
 		t.Fatal(err)
 	}
 	p := &running{
-		Cmd: exec.Command(self, append([]string{"--listen=127.0.0.1:0", "--dir=" + dir}, args...)...), t: t,
+		Cmd: exec.Command(self, append([]string{"--dir=" + dir}, args...)...), t: t,
 		out: &output{}, done: make(chan struct{}),
 	}
-	p.Env = append(os.Environ(), envMain+"=1")
+	p.Env = append(os.Environ(), envMain+"=1", "EFFECTONCE_DEV_LISTEN=127.0.0.1:0")
 	p.Stdout, p.Stderr = p.out, p.out
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -366,6 +367,24 @@ func topicsOf(t *testing.T, brokers, empty string, filled ...string) {
 	})
 	if seen[empty] {
 		t.Errorf("topic %s is not new", empty)
+	}
+}
+
+// TestListen: the pages take another port where theirs is taken, except where --listen names it.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", pagesAddress)
+	if err == nil {
+		defer func() { _ = l.Close() }()
+	} // else another program has it
+	dir := folder(t)
+	p := start(t, dir, "--listen=") // as without the flag
+	p.shows("/", "Nothing waits")
+	p.interrupt(dir)
+	var errs bytes.Buffer
+	code := command(t.Context(), []string{"--listen=" + pagesAddress, "--dir=" + dir}, io.Discard, &errs)
+	if want := "leave --listen out"; code != 2 || !strings.Contains(errs.String(), want) {
+		t.Errorf("exit code %d, without %q: %s", code, want, &errs)
 	}
 }
 

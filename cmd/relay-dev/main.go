@@ -23,13 +23,14 @@ type cli struct {
 
 type flags struct {
 	Dir    string   `shown:"effectonce/dev in the user's cache; for root in /var/cache" placeholder:"PATH" help:"Folder that keeps the data of Postgres and Kafka. Delete it to begin anew."`
-	Listen string   `default:"127.0.0.1:9188" help:"Address of the pages, on this machine."`
+	Listen string   `shown:"127.0.0.1:9188" placeholder:"HOST:PORT" help:"Address of the pages, on this machine."`
 	Topics []string `placeholder:"NAME" help:"Topics to create, comma-separated, with 6 partitions each."`
 	Seed   bool     `help:"Fill it with a shop: orders that go on, and one trouble of each kind to look at and to mend."`
 	Open   bool     `default:"true" negatable:"" help:"Open the page in a browser, when this is a terminal and there is one."`
 }
 
-const footer = `Ports: Postgres 55432, Kafka 59092 to 59094. Where one is taken, another is used, and printed.
+const footer = `Ports: the pages 9188, Postgres 55432, Kafka 59092 to 59094. Where one is taken, another is used, and printed,
+unless --listen names it.
 
 Exit codes:
   0  ended by a signal
@@ -76,6 +77,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // check allows only loopback addresses: the pages have no login.
 func (f flags) check() error {
+	if f.Listen == "" {
+		return nil
+	}
 	host, _, err := net.SplitHostPort(f.Listen)
 	if err != nil {
 		return service.Usage("--listen: want host:port: %w", err)

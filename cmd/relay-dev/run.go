@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,9 @@ import (
 	"github.com/effectonce/effectonce/ui"
 )
 
-// The preferred ports, so that the settings of other services stay valid from run to run.
+// What is preferred, so that the settings of other services stay valid from run to run.
 const (
+	pagesAddress = "127.0.0.1:9188"
 	postgresPort = 55432
 	kafkaPort    = 59092
 )
@@ -118,8 +120,12 @@ func open(ctx context.Context, f flags, out *lines) (_ *stack, err error) {
 	}
 	s.dir = dir
 	s.onClose(unlock)
-	if s.listener, err = net.Listen("tcp", f.Listen); err != nil {
-		return nil, service.Usage("--listen: %w", err)
+	if s.listener, err = net.Listen("tcp", cmp.Or(f.Listen, pagesAddress)); err != nil && f.Listen == "" {
+		s.listener, err = net.Listen("tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return nil, service.Usage("--listen=%s: %w: name another port, or leave --listen out, to get a free one",
+			f.Listen, err)
 	}
 	s.onClose(func() { _ = s.listener.Close() })
 	kafka, err := devstack.StartKafka(devstack.Config{Dir: dir, Keep: true, Port: kafkaPort})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,7 +19,7 @@ type children struct {
 	dir      string // of the logs
 	settings settings
 	printf   func(format string, args ...any)
-	failed   chan error // the first child that ended by itself
+	failed   chan error // the first child that ended and was not killed by the demo
 
 	mu     sync.Mutex
 	byName map[string]*childProcess
@@ -31,6 +32,7 @@ type childProcess struct {
 	stdin      *os.File // the child ends when this is closed
 	ended      chan struct{}
 	stopping   bool
+	retry      bool // of one that had ended by itself
 }
 
 func newChildren(dir string, p settings, printf func(string, ...any)) (*children, error) {
@@ -48,6 +50,10 @@ func newChildren(dir string, p settings, printf func(string, ...any)) (*children
 func (c *children) start(name, role string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.startLocked(name, role)
+}
+
+func (c *children) startLocked(name, role string) error {
 	if c.closed {
 		return nil
 	}
@@ -88,10 +94,49 @@ func (c *children) watch(m *childProcess) {
 	defer c.mu.Unlock()
 	if !m.stopping {
 		select {
-		case c.failed <- fmt.Errorf("%s (pid %d) ended by itself:\n%s", m.name, m.process.PID(), m.process.LogTail()):
+		case c.failed <- m.failure():
 		default:
 		}
 	}
+}
+
+// failure says how the process ended.
+func (m *childProcess) failure() error {
+	how, _ := m.end()
+	return fmt.Errorf("%s (pid %d) %s:\n%s", m.name, m.process.PID(), how, m.process.LogTail())
+}
+
+// end waits for the process. A child exits with 0 only when it is told to stop.
+func (m *childProcess) end() (how string, itself bool) {
+	err := m.process.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
+		return fmt.Sprintf("ended by itself (%v)", err), true
+	}
+	if err == nil {
+		return "was stopped from outside", false
+	}
+	return fmt.Sprintf("was killed from outside (%v)", err), false
+}
+
+// revive starts again what others have killed, and what has ended by itself; twice in a row is an error.
+func (c *children) revive(say func(format string, args ...any)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, m := range c.byName {
+		if m.stopping || !isClosed(m.ended) {
+			continue
+		}
+		how, itself := m.end()
+		if itself && m.retry {
+			return m.failure()
+		}
+		if err := c.startLocked(name, m.role); err != nil {
+			return err
+		}
+		c.byName[name].retry = itself
+		say("%s %s: it runs again", name, how)
+	}
+	return nil
 }
 
 // kill sends SIGKILL and waits for the end of the process.
@@ -123,14 +168,15 @@ func (c *children) running(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.byName[name]
-	if m == nil {
-		return false
-	}
+	return m != nil && !isClosed(m.ended)
+}
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-m.ended:
-		return false
-	default:
+	case <-c:
 		return true
+	default:
+		return false
 	}
 }
 

@@ -10,10 +10,14 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/examples/email/mailbox"
 	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -161,10 +165,66 @@ func (o *output) String() string {
 	return o.all.String()
 }
 
+// find waits until the output has the last of some patterns, and returns what it has in parentheses the last time.
+func (d *demo) find(t *testing.T, pattern string) (found string) {
+	t.Helper()
+	p := regexp.MustCompile(pattern)
+	pgtest.Await(t, pattern, func() (bool, error) {
+		all := p.FindAllStringSubmatch(d.out.String(), -1)
+		if all == nil && strings.Contains(d.out.String(), "demo: ") {
+			d.wait(t)
+			return false, fmt.Errorf("the demo has ended:\n%s", d.out)
+		}
+		if all != nil {
+			found = all[len(all)-1][1]
+		}
+		return all != nil, nil
+	})
+	return found
+}
+
+// TestEmbedded: what is killed from outside while the page is open starts again.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	d := start(t, "--payments=200", "--rate=200")
+	d := start(t, "--keep", "--payments=200", "--rate=200", "--listen=127.0.0.1:0")
 	d.showsPages(t)
+	page, api := d.find(t, `the page   (\S+)`), d.find(t, `payments   curl .* (http\S+)`)
+	for _, name := range []string{"email", "relay-1"} {
+		pid, err := strconv.Atoi(d.find(t, `started `+name+` again \(pid (\d+)\)`))
+		if err == nil {
+			var killed *os.Process
+			if killed, err = os.FindProcess(pid); err == nil {
+				err = killed.Kill()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.find(t, name+` (was killed from outside \(signal: killed\)): it runs again`)
+	}
+	r, err := http.NewRequest(http.MethodPost, api,
+		strings.NewReader(`{"account_id":"me","amount":100,"currency":"EUR"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "mine-1")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	d.find(t, `(payments 201 .* ledger pairs 201   mails 201)`)
+	if resp, err = http.Get(page + "state"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	state, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(state), "email was killed from outside") {
+		t.Errorf("the page does not say what was killed: %v\n%s", err, state)
+	}
+	if err := d.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
 	if code := d.wait(t); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, d.out)
 	}
@@ -191,6 +251,47 @@ func TestEmbedded(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(d.out)
+	}
+}
+
+// TestNotKept: off a terminal no address is printed that is gone at the end, and the last line says why.
+func TestNotKept(t *testing.T) {
+	t.Parallel()
+	d := start(t, "--payments=10", "--no-faults")
+	if code := d.wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if out := d.out.String(); strings.Contains(out, "http://") || !strings.HasSuffix(out, "-keep keeps it.\n") {
+		t.Error(out)
+	}
+}
+
+// TestKeepFails: a child that cannot start ends the demo, which names it.
+func TestKeepFails(t *testing.T) {
+	t.Parallel()
+	db, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	display := newDisplay(t.Output(), 1)
+	c, err := newChildren(t.TempDir(), settings{DatabaseURL: "mysql://here"}, display.printf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.stop()
+	if err := c.start("email", roleEmail); err != nil {
+		t.Fatal(err)
+	}
+	s := &stack{failed: make(chan error), box: &mailbox.Mailbox{}}
+	p := &play{children: c, way: &way{s: s, db: db}, display: display}
+	err = keep(t.Context(), s, p, t.Output())
+	if want := "ended by itself (exit status 1):\n"; err == nil || !strings.HasPrefix(err.Error(), "email (pid ") ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	if len(p.lines) != 1 || !strings.Contains(p.lines[0], "email ended by itself (exit status 1): it runs again") {
+		t.Errorf("the page says %q", p.lines)
 	}
 }
 

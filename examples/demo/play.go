@@ -286,6 +286,9 @@ func (p *play) killLedger(ctx context.Context) error {
 	if err == nil {
 		select {
 		case <-ended:
+			if os.Remove(mark) == nil {
+				err = errors.New("the ledger was killed from outside, before it had the payment")
+			}
 		case <-time.After(stuckAfter):
 			err = errors.New("the ledger has not got the payment")
 		case <-ctx.Done():

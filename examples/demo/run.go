@@ -44,13 +44,13 @@ func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) er
 			return err
 		}
 	}
-	play, err := openPlay(ctx, f, s, children, customers, display)
-	if err != nil {
-		return err
-	}
-	defer play.close()
-	display.printf("the page is at %s", play.url)
+	var play *play
 	if f.Keep {
+		if play, err = openPlay(ctx, f, s, children, customers, display); err != nil {
+			return err
+		}
+		defer play.close()
+		display.printf("the page is at %s", play.url)
 		devstack.OpenBrowser(out, play.url)
 	}
 	display.printf("servers are up; starting two relays, the ledger, the email worker and a payments API with cards")
@@ -70,9 +70,14 @@ func run(ctx context.Context, f flags, out io.Writer, beforeReconcile tamper) er
 	}
 	r.notes = fmt.Sprintf("%d mails were accepted without a reply", faults.hungUp.Load())
 	r.print(out)
-	if f.Keep {
+	switch {
+	case f.Keep:
 		play.free()
-		keep(ctx, s, play, out)
+		if err := keep(ctx, s, play, out); err != nil {
+			return err
+		}
+	case !devstack.IsTerminal(out):
+		fmt.Fprintln(out, "No page was kept open, because the output is no terminal: -keep keeps it.")
 	}
 	if len(r.differences) > 0 {
 		return errDiffer
@@ -171,8 +176,8 @@ func awaitIdle(ctx context.Context, s *stack, faults *faults) error {
 	}
 }
 
-// keep prints all addresses, and each new count, until a signal.
-func keep(ctx context.Context, s *stack, play *play, out io.Writer) {
+// keep prints all addresses, and each new count, until a signal. Children that are killed from outside start again.
+func keep(ctx context.Context, s *stack, play *play, out io.Writer) error {
 	fmt.Fprintf(out, `
 Everything stays up until Ctrl-C. Pay twice, kill a worker, take Kafka away, and count:
   the page   %s
@@ -189,14 +194,13 @@ Everything stays up until Ctrl-C. Pay twice, kill a worker, take Kafka away, and
 	for last := ""; ; {
 		select {
 		case <-ctx.Done():
-			return
-		case err := <-play.children.failed:
-			fmt.Fprintln(out, err)
-			return
+			return nil
 		case err := <-s.failed:
-			fmt.Fprintln(out, err)
-			return
+			return err
 		case <-tick.C:
+			if err := play.children.revive(play.say); err != nil {
+				return err
+			}
 			if now := play.line(ctx); now != last && now != "" {
 				last = now
 				fmt.Fprintln(out, now)

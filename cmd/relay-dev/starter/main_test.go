@@ -87,13 +87,31 @@ func TestBookedOnce(t *testing.T) {
 	}
 }
 
+// TestOtherType: an event of another type is parked, and books nothing.
+func TestOtherType(t *testing.T) {
+	db, e := database(t), made(t, "acc-1")
+	h, err := ledger(t)(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Type = "PaymentRefunded"
+	outcomes, err := outboxtest.Deliver(t.Context(), t, h, e)
+	if err != nil || !slices.Equal(outcomes, []inbox.Outcome{inbox.Parked}) {
+		t.Errorf("%v, %v", outcomes, err)
+	}
+	var entries int64
+	if err := db.QueryRow(t.Context(), "select count(*) from ledger_entry").Scan(&entries); err != nil || entries != 0 {
+		t.Errorf("%d entries, %v", entries, err)
+	}
+}
+
 // TestUnknownAccount: the event is parked at once, and the account's later ones wait behind it.
 func TestUnknownAccount(t *testing.T) {
 	h, err := ledger(t)(database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	outcomes, err := outboxtest.Deliver(t.Context(), t, h, made(t, "acc-2"), made(t, "acc-2"), made(t, "acc-1"))
+	outcomes, err := outboxtest.Deliver(t.Context(), t, h, made(t, "none"), made(t, "none"), made(t, "acc-1"))
 	if err != nil || !slices.Equal(outcomes, []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Applied}) {
 		t.Errorf("%v, %v", outcomes, err)
 	}

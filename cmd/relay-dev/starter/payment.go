@@ -56,7 +56,7 @@ func pay(w http.ResponseWriter, r *http.Request, keys *pgstore.Store) (res idemp
 	})
 }
 
-// record writes the payment and appends its event. The key is the account: its events are booked in order.
+// record writes the payment and its event. Its key, the account, has causal order; outbox.LockKeys orders two at once.
 func record(ctx context.Context, tx pgx.Tx, p Payment) error {
 	if _, err := tx.Exec(ctx, "insert into payment values ($1, $2, $3)", p.ID, p.Account, p.Amount); err != nil {
 		return err

@@ -213,15 +213,24 @@ func (r result) errorText() string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), 1000)], "\x00", ""), "?")
 }
 
-// logProviderState logs when the provider stops or starts accepting mail.
+// logProviderState logs when the provider stops or starts answering, and what becomes of the mail.
 func (s *sender) logProviderState(err error) {
 	away := err != nil && !isRefused(err)
 	if s.providerAway.Swap(away) == away {
 		return
 	}
-	if away {
-		s.log.Warn("email: a mail was not accepted; retrying", "error", err)
+	text := "email: a mail was not accepted; retrying until it is accepted or too old"
+	switch {
+	case !away:
+		s.log.Info("email: the provider answers again")
 		return
+	case !isUnknown(err):
+	case s.cfg.Lookup != nil:
+		text = "email: a mail may have been accepted; the provider is asked before it is sent again"
+	case s.cfg.OnUnknown == Resend:
+		text = "email: a mail may have been accepted; it is sent again all the same"
+	default:
+		text = "email: a mail may have been accepted; it is held for an operator"
 	}
-	s.log.Info("email: mail is accepted again")
+	s.log.Warn(text, "error", err)
 }

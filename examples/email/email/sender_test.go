@@ -3,6 +3,7 @@ package email
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http/httptest"
 	"net/url"
 	"runtime"
@@ -127,7 +128,7 @@ func onFirstRecipient(v mailbox.Verdict) func(string) mailbox.Verdict {
 }
 
 // TestLostReply: the whole mail was sent and the connection ended before the reply. The sender cannot tell whether it
-// was accepted.
+// was accepted, and says what becomes of it.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -137,18 +138,21 @@ func TestLostReply(t *testing.T) {
 		steps    int
 		state    string
 		accepted int
+		says     string
 	}{
-		"accepted, asked":          {mailbox.AcceptAndDrop, true, Hold, 2, "sent/found", 1},
-		"not accepted, asked":      {mailbox.Drop, true, Hold, 2, "sent/accepted", 1},
-		"accepted, held":           {mailbox.AcceptAndDrop, false, Hold, 1, "unknown/unknown", 1},
-		"not accepted, held":       {mailbox.Drop, false, Hold, 1, "unknown/unknown", 0},
-		"accepted, sent again":     {mailbox.AcceptAndDrop, false, Resend, 2, "sent/accepted", 2},
-		"not accepted, sent again": {mailbox.Drop, false, Resend, 2, "sent/accepted", 1},
+		"accepted, asked":          {mailbox.AcceptAndDrop, true, Hold, 2, "sent/found", 1, "the provider is asked"},
+		"not accepted, asked":      {mailbox.Drop, true, Hold, 2, "sent/accepted", 1, "the provider is asked"},
+		"accepted, held":           {mailbox.AcceptAndDrop, false, Hold, 1, "unknown/unknown", 1, "it is held"},
+		"not accepted, held":       {mailbox.Drop, false, Hold, 1, "unknown/unknown", 0, "it is held"},
+		"accepted, sent again":     {mailbox.AcceptAndDrop, false, Resend, 2, "sent/accepted", 2, "it is sent again"},
+		"not accepted, sent again": {mailbox.Drop, false, Resend, 2, "sent/accepted", 1, "it is sent again"},
+		"refused for now":          {mailbox.Defer, false, Hold, 2, "sent/accepted", 1, "was not accepted; retrying"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, mailbox.Config{Mail: onFirstAttempt(c.verdict)})
-			f.cfg.OnUnknown = c.policy
+			var log strings.Builder
+			f.cfg.OnUnknown, f.cfg.Logger = c.policy, slog.New(slog.NewTextHandler(&log, nil))
 			if c.lookup {
 				f.cfg.Lookup = f.box.Lookup
 			}
@@ -159,6 +163,10 @@ func TestLostReply(t *testing.T) {
 			}
 			f.checkIdle(t)
 			f.check(t, p, c.state, c.accepted)
+			sure := strings.Contains(log.String(), "a mail was not accepted")
+			if !strings.Contains(log.String(), c.says) || sure != (c.verdict == mailbox.Defer) {
+				t.Errorf("the log does not say %q:\n%s", c.says, &log)
+			}
 			if n := len(f.box.Mails()); n > 1 {
 				t.Errorf("%d Message-IDs, want one", n)
 			}
