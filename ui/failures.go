@@ -211,9 +211,10 @@ func (q *request) failuresOf(ctx context.Context, where string, l like, name str
 
 func releaseGroup(q *request) error {
 	return q.changeGroup("release", "Release", admin.ReleaseAll, func(r admin.GroupResult) string {
-		return fmt.Sprintf("%s and %s released: %s %s, each key in order.", format.Plural(r.Keys, "key"),
-			format.Plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), verbs.Side(q.PathValue("side")).Releases(),
-			format.Plural(r.Events, "event"))
+		where := verbs.Side(q.PathValue("side"))
+		return fmt.Sprintf("%s and %s released: %s %s, each key in order.%s", format.Plural(r.Keys, "key"),
+			format.Plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), where.Releases(),
+			format.Plural(r.Events, "event"), where.Again())
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,10 +17,17 @@ import (
 )
 
 // quotedCommand is a command in a document: in backticks, or in a block, where a quoted argument may span lines.
-var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./|bin/)?relay " +
+var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|]*)`|^(?:\\./|bin/)?relay " +
 	"((?:[a-z]|\"[^\"]*\")(?:[^|<>#\n\"]|\"[^\"]*\")*)")
 
-var quotedText = regexp.MustCompile(`"[^"]*"`)
+// What a reader replaces: servers, which are variables here, ports, which may be taken, files, and texts, of which
+// those that are quoted may have spaces.
+var (
+	placeServer = regexp.MustCompile(`--(?:kafka-brokers|database-url)[ =](?:"[^"]*"|\.\.\.)`)
+	placePort   = regexp.MustCompile(`:918\d\b`)
+	placeFile   = regexp.MustCompile(`\bFILE\b|\b\w+\.json\b|/etc/[\w/-]+`)
+	placeText   = regexp.MustCompile(`"[^"]*"|<[^>]*>|\.\.\.`)
+)
 
 // documents returns the texts of the pages that name commands and flags, by their paths.
 func documents(t *testing.T) map[string]string {
@@ -44,20 +52,44 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestDocumentsNameCommands: the commands in the documents exist, with their flags.
+// TestDocumentsNameCommands: the commands in the documents exist, with their flags, and one that is shown with flags
+// goes as far as to the database.
 func TestDocumentsNameCommands(t *testing.T) {
 	t.Parallel()
 	files := documents(t)
 	n, parse := 0, lineParser(t, environment{})
+	someFile := filepath.Join(t.TempDir(), "file")
+	const user = "ann:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC:view\n"
+	if err := os.WriteFile(someFile, []byte(user), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := environment{
+		"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none", "RELAY_KAFKA_BROKERS": "127.0.0.1:1",
+		"RELAY_LISTEN": "127.0.0.1:0", "RELAY_UI_LISTEN": "127.0.0.1:0",
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
 	for file, text := range files {
 		for _, m := range quotedCommand.FindAllStringSubmatch(text, -1) {
 			n++
-			args := strings.Fields(quotedText.ReplaceAllString(m[1]+m[2], "text"))
+			line := placePort.ReplaceAllString(placeServer.ReplaceAllString(m[1]+m[2], ""), ":0")
+			line = placeText.ReplaceAllString(placeFile.ReplaceAllString(line, someFile), "date") // also a program
+			args := strings.Fields(line)
 			err := parse(args)
-			// A document may leave out required flags, and may name a group of commands.
+			// A document may name a command without its flags, or a group of commands.
 			if err != nil && !strings.Contains(err.Error(), "missing flags") &&
 				!strings.HasPrefix(err.Error(), "expected one of") {
 				t.Errorf("%s: relay %s: %v", file, strings.Join(args, " "), err)
+			}
+			if !strings.Contains(line, " --") {
+				continue
+			}
+			if strings.Contains(line, " --outbox") {
+				args = append(args, "--discover=select")
+			}
+			var said strings.Builder
+			if code := run(ended, args, env.get, io.Discard, &said); code == codeUsage {
+				t.Errorf("%s: relay %s: %s", file, strings.Join(args, " "), said.String())
 			}
 		}
 	}

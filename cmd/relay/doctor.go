@@ -29,8 +29,8 @@ var errFindings = errors.New("something fails, see above")
 
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
-	return `It changes nothing. Connect as the user that the relay uses: its grants are examined. Without --kafka-brokers it examines neither Kafka
-nor the lag of the consumers. A finding is ok, warn (it works, but needs attention), fail (it breaks a guarantee, or does not work) or skip (it was not looked at).
+	return `It changes nothing. Connect with the role effectonce_operator of relay migrate --roles; as a relay's or a worker's user it examines
+that user's grants, and may see less. Without --kafka-brokers it examines neither Kafka nor the lag of the consumers. A finding is ok, warn (it works, but needs attention), fail (it breaks a guarantee, or does not work) or skip (it was not looked at).
 If several outboxes are listed, it examines each of them, or only that of --outbox.`
 }
 

@@ -27,6 +27,7 @@ func TestTopics(t *testing.T) {
 		"help": overview, "help parked list": list,
 		"help exit-codes": "  - 6: `doctor`: at least one finding is a failure; what to do: see the finding\n",
 		"help quotas":     "    at most every ten minutes. Events wait in the outbox.\n",
+		"help doctor":     "Connect with the role effectonce_operator",
 		"help run":        "SIGHUP drains: claimed events are published",
 		"help settings":   "    kafka-brokers: [kafka-1:9092, kafka-2:9092, kafka-3:9092]\n    listen: ",
 	} {

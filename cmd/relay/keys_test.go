@@ -109,8 +109,9 @@ func TestKeysCommands(t *testing.T) {
 		append([]string{"keys", "retry"}, of("again", "--reason=the bank is back")...),
 		{"keys", "retry", "--all", "--operation=payment.create", "--reason=the bank is back"},
 	} {
-		if code, _, stderr := command(t, env, args...); code != codeOK {
-			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		code, stdout, stderr := command(t, env, args...)
+		if code != codeOK || args[1] == "free" && !strings.Contains(stdout, "Nothing tries again by itself") {
+			t.Errorf("%v: exit code %d: %s%s", args, code, stdout, stderr)
 		}
 	}
 	never := func(context.Context, *guard.Op) (idempotency.Result, error) {

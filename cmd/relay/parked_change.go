@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/effectonce/effectonce/admin"
@@ -109,7 +108,7 @@ func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
 	}
 	return c.groupFlags.act(ctx, p, c.Side, c.changeFlags, v.ID, func(ctx context.Context, o parkedOperator) error {
 		if c.All {
-			return c.releaseAll(ctx, p, o, v.Where.Releases())
+			return c.releaseAll(ctx, p, o, v.Where)
 		}
 		return perform[admin.ParkedOperator](ctx, p, o, v, c.changeFlags, "")
 	})
@@ -156,11 +155,12 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		rest := "the rest of the key stays parked"
+		rest, again := "the rest of the key stays parked", ""
 		if !c.Keep {
-			rest = fmt.Sprintf("%s behind it are released", verbs.Plural(done.Released, "event"))
+			rest = verbs.Plural(done.Released, "event") + " behind it are released"
+			again = c.Side.words().side.Again()
 		}
-		return c.report(p, done, "Event %d (%s) is given up for good; %s.%s", done.ID, done.MessageID, rest,
+		return c.report(p, done, "Event %d (%s) is given up for good; %s.%s%s", done.ID, done.MessageID, rest, again,
 			verbs.MaybePublished(done.MaybePublished))
 	})
 }

@@ -158,7 +158,7 @@ func (c groupFlags) each(ctx context.Context, o parkedOperator, f admin.FailureF
 	}
 }
 
-func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
+func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, s verbs.Side) error {
 	f, err := c.of(c.Args.Topic, "refused", "failed", "behind")
 	if err != nil {
 		return err
@@ -170,7 +170,8 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 	if err == nil && r == (admin.GroupResult{}) {
 		return c.none(ctx, p, o, c.changeFlags, f)
 	}
-	return c.ended(p, r, err, fmt.Sprintf("Released: %s: %s them, each key in order.", counts(r), does))
+	return c.ended(p, r, err, fmt.Sprintf("Released: %s: %s them, each key in order.%s", counts(r), s.Releases(),
+		s.Again()))
 }
 
 func (c *parkedDiscardCommand[S]) discardAll(ctx context.Context, p *program, o parkedOperator) error {

@@ -61,8 +61,9 @@ func TestParkedGroups(t *testing.T) {
 		"Released: 1 event, of 1 key and 0 lone events") {
 		t.Error(text)
 	}
-	if text := must("release", "--all", "--reason=r"); !strings.HasPrefix(text,
-		"Released: 2 events, of 1 key and 1 lone event") {
+	text := must("release", "--all", "--reason=r")
+	if !strings.HasPrefix(text, "Released: 2 events, of 1 key and 1 lone event") ||
+		!strings.HasSuffix(text, "relay parked list shows it.\n") {
 		t.Error(text)
 	}
 	if n := pgtest.One[int64](t, db, `select count(*) from outbox_audit`); n != 4 {

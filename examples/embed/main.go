@@ -111,8 +111,8 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, o Order) error {
 	})
 }
 
-// count is the effect: tx also records the event's id. It appends an event of its own, whose id is derived from its
-// cause.
+// count is the effect: tx also records the event's id, which alone keeps an order from being added twice: a sum has no
+// business key. It appends an event of its own, whose id is derived from its cause.
 func count(ctx context.Context, tx pgx.Tx, e event.Event, o Order) error {
 	if _, err := tx.Exec(ctx, `insert into revenue (total) values ($1)
 		on conflict (one) do update set total = revenue.total + excluded.total`, o.Amount); err != nil {

@@ -398,7 +398,8 @@ func TestPausedIsNotHeld(t *testing.T) {
 	}, nil)
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
-	if got := f.list[0].Command; got != `relay topics resume --topic=t --reason="..."` {
+	if got := f.list[0].Next + f.list[0].Command; got !=
+		`Ask anna first: a pause has a reason.relay topics resume --topic=t --reason="..."` {
 		t.Error(got)
 	}
 }

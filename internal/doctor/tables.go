@@ -237,7 +237,8 @@ func (f *findings) held(topics []operator.Topic, why []string) {
 				paused = t.Topic
 			}
 			f.add(Warn, "paused", fmt.Sprintf("%s (%s: %s), %d events", t.Topic, t.PausedBy, t.Reason, t.Held),
-				"Its events are set aside, in order, until somebody resumes it.", "")
+				"Its events are set aside, in order, until somebody resumes it.",
+				"Ask "+t.PausedBy+" first: a pause has a reason.")
 			f.runWhy("topics", "resume", "--topic="+t.Topic)
 		case t.Held > 0:
 			held = t.Topic

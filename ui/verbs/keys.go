@@ -129,7 +129,8 @@ func (v FreeOperation) Verb() Verb[*operator.Operator] {
 		Title:   v.titled("Free"),
 		Refusal: v.check(),
 		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
-			return Done{"The key is free: its caller may do it anew.", v.values()}, o.Free(ctx, v.key(), reason)
+			return Done{"The key is free. Nothing tries again by itself: its caller has to, or whoever holds the " +
+				"row of the outcome.", v.values()}, o.Free(ctx, v.key(), reason)
 		},
 	}
 }

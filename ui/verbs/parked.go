@@ -25,6 +25,11 @@ func (s Side) Releases() string {
 	return "the owner of its lane publishes"
 }
 
+// Again says where to see whether a release was in vain, as a sentence after another one.
+func (s Side) Again() string {
+	return " What fails again is parked again: relay " + s.Command("list") + " shows it."
+}
+
 // Command returns the command of a verb for parked events.
 func (s Side) Command(verb string) string {
 	if s == Inbox {
@@ -83,13 +88,14 @@ func (v ReleaseParked) Verb() Verb[admin.ParkedOperator] {
 		Do: func(ctx context.Context, o admin.ParkedOperator, reason string) (Done, error) {
 			if v.ID > 0 {
 				return Done{
-					fmt.Sprintf("Event %d is released: %s it.", v.ID, v.Where.Releases()), map[string]any{"events": 1},
+					fmt.Sprintf("Event %d is released: %s it.%s", v.ID, v.Where.Releases(), v.Where.Again()),
+					map[string]any{"events": 1},
 				}, o.ReleaseEvent(ctx, v.ID, reason)
 			}
 			n, err := o.ReleaseKey(ctx, v.Tenant, v.Topic, v.Key, v.Seen(), reason)
 			return Done{
-				fmt.Sprintf("Key %s of topic %s is released: %s %s of its list, in order.", Shown(v.Key), v.Topic,
-					v.Where.Releases(), Plural(n, "event")),
+				fmt.Sprintf("Key %s of topic %s is released: %s %s of its list, in order.%s", Shown(v.Key), v.Topic,
+					v.Where.Releases(), Plural(n, "event"), v.Where.Again()),
 				map[string]any{"keys": 1, "events": n},
 			}, err
 		},

@@ -29,17 +29,39 @@ const (
 	runbookURL    = "https://github.com/effectonce/effectonce/blob/main/docs/runbooks/"
 )
 
-// documented reads docs/metrics.md: metric to its own labels, histograms with the names of their parts.
-func documented(t *testing.T) map[string][]string {
+// metric is a row of docs/metrics.md.
+type metric struct {
+	labels []string
+	merge  parser.ItemType // how its values of several processes become one; 0: it depends on the question
+}
+
+// mergedBy returns how values of several processes become one: those of the database are the same, shares are added.
+func mergedBy(name, meaning string, ofProcess bool) parser.ItemType {
+	switch share := regexp.MustCompile(`^([^1].*)?\bthis (process|relay)\b`); {
+	case !ofProcess:
+		return parser.MAX
+	case strings.HasSuffix(name, "_total"), !strings.HasSuffix(name, "_seconds") && share.MatchString(meaning):
+		return parser.SUM
+	}
+	return 0
+}
+
+// documented reads docs/metrics.md: its metrics, histograms with the names of their parts.
+func documented(t *testing.T) map[string]metric {
 	t.Helper()
 	manual, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := map[string][]string{}
-	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| ?(histogram)?.*\\|$")
+	metrics, ofProcess := map[string]metric{}, false
+	row := regexp.MustCompile("(?m)^Of the process:$|^From the database:$|" +
+		"^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| ?((histogram)?.*)\\|$")
 	for _, m := range row.FindAllStringSubmatch(string(manual), -1) {
 		name, labels := m[1], []string{"job", "instance"}
+		if name == "" {
+			ofProcess = strings.HasPrefix(m[0], "Of")
+			continue
+		}
 		if m[2] != "" {
 			labels = append(labels, strings.Split(m[2], ",")...)
 		}
@@ -48,10 +70,10 @@ func documented(t *testing.T) map[string][]string {
 		} else {
 			labels = append(labels, "consumer")
 		}
-		metrics[name] = labels
-		if m[3] == "histogram" {
-			metrics[name+"_sum"], metrics[name+"_count"], metrics[name+"_bucket"] = labels, labels,
-				append(slices.Clone(labels), "le")
+		metrics[name] = metric{labels, mergedBy(name, m[3], ofProcess)}
+		if m[4] == "histogram" {
+			metrics[name+"_sum"], metrics[name+"_count"] = metric{labels, parser.SUM}, metric{labels, parser.SUM}
+			metrics[name+"_bucket"] = metric{append(slices.Clone(labels), "le"), parser.SUM}
 		}
 	}
 	if len(metrics) < 50 {
@@ -61,7 +83,7 @@ func documented(t *testing.T) map[string][]string {
 }
 
 // check parses an expression and holds its metrics and labels to the manual.
-func check(t *testing.T, where, text string, metrics map[string][]string) {
+func check(t *testing.T, where, text string, metrics map[string]metric) {
 	t.Helper()
 	expr, err := parser.NewParser(parser.Options{}).ParseExpr(text)
 	if err != nil {
@@ -70,13 +92,15 @@ func check(t *testing.T, where, text string, metrics map[string][]string) {
 	}
 	used := 0
 	var known []string // labels of the metrics in the expression
-	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+	parser.Inspect(expr, func(n parser.Node, path []parser.Node) error {
 		s, ok := n.(*parser.VectorSelector)
 		if !ok {
 			return nil
 		}
 		used++
-		labels, ok := metrics[s.Name]
+		m, ok := metrics[s.Name]
+		labels := m.labels
+		checkMerge(t, where, s.Name, m.merge, path)
 		if strings.HasPrefix(s.Name, "idempotency_") {
 			unknownInstruments(t, where, s.Name)
 			labels, ok = []string{"job", "operation", "outcome", "failure", "kind", "le"}, true
@@ -105,6 +129,21 @@ func check(t *testing.T, where, text string, metrics map[string][]string) {
 		}
 		return nil
 	})
+}
+
+// checkMerge: the innermost aggregation neither counts the one database once for each process, nor takes the share of
+// one process for all.
+func checkMerge(t *testing.T, where, name string, merge parser.ItemType, path []parser.Node) {
+	t.Helper()
+	wrong := map[parser.ItemType]parser.ItemType{parser.MAX: parser.SUM, parser.SUM: parser.MAX}[merge]
+	for _, n := range slices.Backward(path) {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			if a.Op == wrong {
+				t.Errorf("%s: %v of %s, of which docs/metrics.md wants the %v", where, a.Op, name, merge)
+			}
+			return
+		}
+	}
 }
 
 func rules(t *testing.T) []rulefmt.Rule {
@@ -213,7 +252,7 @@ func TestRunbooks(t *testing.T) {
 }
 
 // checkRunbook: a section tells what the alert means, where to look, what to do, and what not.
-func checkRunbook(t *testing.T, where, text string, metrics map[string][]string) {
+func checkRunbook(t *testing.T, where, text string, metrics map[string]metric) {
 	t.Helper()
 	form := `(?s)^\n[A-Z].*\n\*\*Look\*\*\n\n- .*\x60relay .*\n\*\*Do\*\*\n\n- .*\n\*\*Do not\*\* `
 	if !regexp.MustCompile(form).MatchString(text) {
@@ -280,7 +319,7 @@ func TestDashboard(t *testing.T) {
 	for _, v := range d.Templating.List {
 		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(
 			v.Definition); v.Name != "datasource" &&
-			(m == nil || !slices.Contains(metrics[m[1]], m[2])) {
+			(m == nil || !slices.Contains(metrics[m[1]].labels, m[2])) {
 			t.Errorf("variable %s: %q", v.Name, v.Definition)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/outboxtest"
 )
 
@@ -24,17 +25,7 @@ type charges int
 
 func (c *charges) Charge(context.Context, Payment) error { *c++; return nil }
 
-var (
-	provider charges
-	returned = make(chan struct{}) // closed when the effect has returned
-	lost     = make(chan error)
-)
-
-func audit(ctx context.Context, tx pgx.Tx, p Payment) error {
-	<-returned
-	_, err := tx.Exec(context.WithoutCancel(ctx), "insert into entry values ($1, $2)", p.ID, p.Amount)
-	return err
-}
+var provider charges
 
 func tables(t *testing.T) *pgtest.DB {
 	t.Helper()
@@ -44,7 +35,8 @@ func tables(t *testing.T) *pgtest.DB {
 	}
 	db.Exec(t, `create table payment (id text, amount bigint); create table entry (payment text, amount bigint);
 		create table ledger (payment text unique, amount bigint);
-		create table charge_due (payment text unique, amount bigint)`)
+		create table charge_due (payment text unique, amount bigint);
+		create table account (id text primary key, balance bigint); insert into account values ('acc-1', 0)`)
 	return db
 }
 
@@ -101,6 +93,43 @@ func TestAppendInTheTransaction(t *testing.T) {
 		}
 		is(t, db, name, "select count(*)::int from payment", map[string]int{"wrong": 1, "right": 0}[name])
 	}
+}
+
+// TestAppendUnderTheLock: of two transactions on an account the one that has it second also comes second in the outbox.
+func TestAppendUnderTheLock(t *testing.T) {
+	t.Parallel()
+	for want, do := range map[string]func(context.Context, pgx.Tx, Payment, event.Event) error{
+		"second first": setWrong, "first second": set,
+	} {
+		db := tables(t)
+		first, second := begin(t, db), begin(t, db)
+		if _, err := first.Exec(t.Context(), update, "acc-1", 1); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			err := do(t.Context(), second, payment(), event.Event{Topic: "payments", Key: "acc-1", Type: "second"})
+			done <- errors.Join(err, second.Commit(t.Context()))
+		}()
+		pgtest.AwaitBlocked(t, db, second.Conn().PgConn().PID())
+		err := outbox.Append(t.Context(), first, event.Event{Topic: "payments", Key: "acc-1", Type: "first"})
+		if err = errors.Join(err, first.Commit(t.Context()), <-done); err != nil {
+			t.Fatal(err)
+		}
+		if got := pgtest.One[string](t, db, "select string_agg(type, ' ' order by id) from outbox_event"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func begin(t *testing.T, db *pgtest.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	return tx
 }
 
 func TestNameTheType(t *testing.T) {
@@ -163,22 +192,6 @@ func TestNoCallsInAnEffect(t *testing.T) {
 	}
 	redeliver(t, db, inbox.JSON("PaymentMade", charge))
 	is(t, db, "right", "select count(*)::int from charge_due", 1)
-}
-
-func TestNoGoroutines(t *testing.T) {
-	t.Parallel()
-	db, p := tables(t), payment()
-	e := made(t, p, event.Event{Topic: "payments", Key: "acc-1", Type: "PaymentMade"})
-	if got := deliver(t, db, inbox.JSON("PaymentMade", auditWrong), e); got[0] != inbox.Applied {
-		t.Errorf("wrong: %v", got)
-	}
-	close(returned)
-	if err := <-lost; err == nil {
-		t.Error("wrong: a goroutine wrote through an effect's transaction that had ended")
-	}
-	is(t, db, "wrong", "select count(*)::int from entry", 0)
-	deliver(t, db, inbox.JSON("PaymentMade", auditRight), e)
-	is(t, db, "right", "select count(*)::int from entry", 1)
 }
 
 func TestErrors(t *testing.T) {

@@ -28,7 +28,10 @@ type Payment struct {
 	At      time.Time `json:"at"`
 }
 
-const insert = "insert into payment values ($1, $2)"
+const (
+	insert = "insert into payment values ($1, $2)"
+	update = "update account set balance = balance + $2 where id = $1"
+)
 
 // Wrong: a crash between the two transactions loses the event.
 func payWrong(ctx context.Context, db *pgxpool.Pool, p Payment, e event.Event) error {
@@ -45,6 +48,22 @@ func pay(ctx context.Context, db *pgxpool.Pool, p Payment, e event.Event) error 
 		}
 		return outbox.Append(ctx, tx, e)
 	})
+}
+
+// Wrong: it gets its place in the order before its turn on the account, and consumers see a later balance first.
+func setWrong(ctx context.Context, tx pgx.Tx, p Payment, e event.Event) error {
+	if err := outbox.Append(ctx, tx, e); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, update, p.Account, p.Amount)
+	return err
+}
+
+func set(ctx context.Context, tx pgx.Tx, p Payment, e event.Event) error {
+	if _, err := tx.Exec(ctx, update, p.Account, p.Amount); err != nil {
+		return err
+	}
+	return outbox.Append(ctx, tx, e)
 }
 
 // Wrong: a PaymentRefused parses as well, and is booked.
@@ -94,16 +113,6 @@ func chargeWrong(ctx context.Context, tx pgx.Tx, e event.Event, p Payment) error
 func charge(ctx context.Context, tx pgx.Tx, _ event.Event, p Payment) error {
 	_, err := tx.Exec(ctx, "insert into charge_due values ($1, $2) on conflict do nothing", p.ID, p.Amount)
 	return err
-}
-
-// Wrong: the transaction ends with the effect, and what the goroutine writes is lost.
-func auditWrong(ctx context.Context, tx pgx.Tx, _ event.Event, p Payment) error {
-	go func() { lost <- audit(ctx, tx, p) }()
-	return nil
-}
-
-func auditRight(ctx context.Context, tx pgx.Tx, _ event.Event, p Payment) error {
-	return audit(ctx, tx, p)
 }
 
 // Wrong: nil records the event as applied; it is never booked.
