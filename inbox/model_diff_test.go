@@ -144,11 +144,17 @@ func (r *mReal) insert() string {
 	return "insert"
 }
 
+// forget deletes rows of earlier transactions, too.
 func (r *mReal) forget() string {
 	set := r.some()
 	days, others := r.both(set)
-	r.exec(sqlForgetDay, "ledger", days)
-	r.exec(sqlForgetAny, "ledger", others)
+	var b pgx.Batch // one implicit transaction
+	b.Queue("select set_config('effectonce.inbox', 'forget', true)")
+	b.Queue(r.in.q(sqlForgetDay), "ledger", days)
+	b.Queue(r.in.q(sqlForgetAny), "ledger", others)
+	if err := r.in.db.SendBatch(r.t.Context(), &b).Close(); err != nil {
+		r.t.Fatal(err)
+	}
 	for e := range uint8(mIDs) {
 		if set.has(e) {
 			r.m.row[e] = 0

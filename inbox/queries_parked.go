@@ -92,7 +92,8 @@ select coalesce(min(seen_partitions) filter (where seen_partitions > 0), 0), max
 				and p.topic = $2::text)), '') end
 from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text`
 
-// Only in the database that was asked for the progress. The offsets of another log are no marks of this one.
+// Only in the database that was asked for the progress. The offsets of another log are no marks of this one: their
+// deletion is announced to inbox_kept.
 const sqlBeginPartition = `-- inbox: begin a partition
 with began as (
 	insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, topic_id,
@@ -109,7 +110,7 @@ with began as (
 		topic_id = excluded.topic_id, began_offset = excluded.began_offset, began_at = excluded.began_at,
 		began_reason = excluded.began_reason, seen_partitions = excluded.seen_partitions,
 		updated_at = clock_timestamp()
-	returning 1
+	returning set_config('effectonce.inbox', 'forget', true)
 ), forgotten as (
 	delete from {schema}inbox_watermark m using {schema}inbox_progress p
 	where m.consumer_name = $1::text and m.topic = $2::text and m.partition = $3::integer

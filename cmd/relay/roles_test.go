@@ -573,6 +573,14 @@ func TestRoleInbox(t *testing.T) {
 		}
 	}
 	refused(t, pool, `select inbox_make_day(current_date + 100)`, `select inbox_drop_day('2020-01-01')`)
+	// Of what they may delete, only in the way of the inbox.
+	h.Exec(t, `insert into inbox_message_any (consumer_name, message_id) values ('', gen_random_uuid())`)
+	for _, role := range []string{"inbox", "inbox_maintainer"} {
+		_, err := h.pool(t, role).Exec(t.Context(), "delete from inbox_message_any")
+		if !pgerr.Is(err, "23001") {
+			t.Errorf("%s: %v, want it refused", role, err)
+		}
+	}
 }
 
 // TestP9_7_DroppingForTheOwner: a role that does not own the days drops one when no transaction is open, empties it

@@ -35,7 +35,7 @@ where c.relkind in ('r', 'p') and c.relname = any ($1) and c.relname not in ('ou
 			and i.indisunique and not i.indisprimary and i.indisvalid))`
 
 	// A trigger that a partition inherits is listed once. Disabled ones, and those for a replica's role, do nothing
-	// here.
+	// here. A partition must have what its table must have.
 	queryTriggers = `-- doctor: triggers
 with named as (
 	select c.oid, c.relname::text as name from pg_class c where c.relname = any ($1) and c.relkind in ('r', 'p')
@@ -43,9 +43,14 @@ with named as (
 ), tables as (
 	select n.oid, n.name from named n
 	union all
-	select h.inhrelid, '' from pg_inherits h join named n on n.oid = h.inhparent
+	select h.inhrelid, n.name from pg_inherits h join named n on n.oid = h.inhparent
 )
-select concat_ws(' ', c.name, t.tgname, p.proname), format('trigger %I on %s', t.tgname, c.oid::regclass) as what,
+select 'missing', format('trigger %I on %s', split_part(o.name, ' ', 2), c.oid::regclass) as what, '', 0
+from unnest($3::text[]) o (name) join tables c on c.name = split_part(o.name, ' ', 1)
+where not exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid where t.tgrelid = c.oid
+	and concat_ws(' ', c.name, t.tgname, p.proname) = o.name and t.tgenabled in ('O', 'A'))
+union all
+select concat_ws(' ', c.name, t.tgname, p.proname), format('trigger %I on %s', t.tgname, c.oid::regclass),
 	p.oid::regprocedure::text, t.tgtype::int
 from pg_trigger t join tables c on c.oid = t.tgrelid join pg_proc p on p.oid = t.tgfoid
 where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled in ('O', 'A')

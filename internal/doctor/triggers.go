@@ -20,12 +20,18 @@ var tables = []string{
 // ownTriggers lists the triggers of the migrations, as table, name and function; a test compares them.
 var ownTriggers = []string{
 	"inbox_consumer inbox_consumer_kept inbox_consumer_kept", "inbox_message inbox_guard inbox_guard",
-	"inbox_message_any inbox_guard inbox_guard", "inbox_watermark inbox_guard inbox_guard",
+	"inbox_message inbox_kept inbox_kept", "inbox_message inbox_kept_whole inbox_kept",
+	"inbox_message_any inbox_guard inbox_guard", "inbox_message_any inbox_kept inbox_kept",
+	"inbox_message_any inbox_kept_whole inbox_kept", "inbox_watermark inbox_guard inbox_guard",
+	"inbox_watermark inbox_kept inbox_kept", "inbox_watermark inbox_kept_whole inbox_kept",
 }
+
+// missing is the name of a trigger of ours that is gone or disabled.
+const missing = "missing"
 
 // trigger is a trigger on one of our tables, or a rule, which has no function.
 type trigger struct {
-	Name  string // as in ownTriggers
+	Name  string // as in ownTriggers, or missing
 	What  string
 	Calls string
 	Type  int // pg_trigger.tgtype
@@ -38,7 +44,7 @@ const (
 )
 
 func readTriggers(ctx context.Context, s Subject) ([]trigger, error) {
-	rows, err := s.DB.Query(ctx, queryTriggers, tables, s.Schema)
+	rows, err := s.DB.Query(ctx, queryTriggers, tables, s.Schema, ownTriggers)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +66,10 @@ func (f *findings) triggers(ctx context.Context, s Subject) {
 		}
 		others++
 		switch {
+		case t.Name == missing:
+			f.add(Warn, check, t.What+" is gone or disabled", "It refuses what would lose events or apply them again, "+
+				"without an error: a row deleted by hand, an effect that commits.", "alter table ... enable trigger; "+
+				"if it is gone, make it as the migrations do (relay migrate --print)")
 		case t.Calls == "":
 			f.add(Warn, check, t.What, "A rule puts another statement in the place of ours, or beside it: rows are "+
 				"neither written nor deleted, or the statement is refused (0A000), and relays or workers do nothing.",

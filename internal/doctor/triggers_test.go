@@ -82,4 +82,13 @@ func TestTriggers(t *testing.T) {
 		db.Exec(t, list[0].Next[strings.Index(list[0].Next, "drop "):])
 	}
 	expect(t, look(), "triggers", OK, "none")
+	for _, c := range []struct{ sql, missing string }{
+		{`alter table inbox_message_any disable trigger inbox_kept`, "inbox_kept on inbox_message_any"},
+		{`alter table inbox_message_29990102 disable trigger inbox_kept`, "inbox_kept on inbox_message_29990102"},
+		{`drop trigger inbox_kept_whole on inbox_message_29990102`, "inbox_kept_whole on inbox_message_29990102"},
+		{`drop trigger inbox_guard on inbox_watermark`, "inbox_guard on inbox_watermark"},
+	} {
+		db.Exec(t, c.sql)
+		expect(t, look(), "triggers", Warn, "trigger "+c.missing+" is gone or disabled")
+	}
 }

@@ -29,7 +29,10 @@ create table if not exists ledger (
 )`
 
 const queryEmptyInbox = `-- bench: empty inbox
-truncate inbox_message, inbox_message_any, inbox_watermark, ledger`
+do $$ begin
+	set local effectonce.inbox = 'forget';
+	truncate inbox_message, inbox_message_any, inbox_watermark, ledger;
+end $$`
 
 const queryVacuumInbox = `-- bench: vacuum inbox
 vacuum analyze inbox_message, ledger`

@@ -78,5 +78,7 @@ with old as materialized (
 )
 delete from {schema}inbox_message_any a using old where a.ctid = old.ctid`
 
+// Also announces the deletion to inbox_kept.
 const sqlLockClean = `-- inbox: lock the cleaning
-select pg_try_advisory_xact_lock(1701209711, '{schema}inbox_message'::regclass::oid::integer)`
+select pg_try_advisory_xact_lock(1701209711, '{schema}inbox_message'::regclass::oid::integer)
+	and set_config('effectonce.inbox', 'forget', true) = 'forget'`

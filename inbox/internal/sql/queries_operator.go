@@ -257,4 +257,5 @@ returning ids_until`
 const ForgetOffsets = `-- inbox: forget the offsets of a topic
 delete from {schema}inbox_watermark
 where consumer_name = $1::text and topic = $2::text and outbox_id = '00000000-0000-0000-0000-000000000000'
-	and exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'offset')`
+	and exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'offset')
+	and set_config('effectonce.inbox', 'forget', true) = 'forget'`

@@ -316,8 +316,8 @@ func (s *scene) spoil(large, broken, given history.Event) {
 		},
 		{
 			history.EffectWithoutRow,
-			`delete from inbox_message where message_id = (select message_id from history_effect order by ord desc
-					limit 1)`,
+			`set local effectonce.inbox = 'forget'; delete from inbox_message where message_id =
+					(select message_id from history_effect order by ord desc limit 1)`,
 		},
 		{history.OverdueLease, `update outbox_lane set owner = gen_random_uuid() where lane = 3`},
 		{history.FenceWentBack, `update outbox_lane set fence = 0 where lane = 4`},
