@@ -27,6 +27,7 @@ func elsewhere(n *night) { n.outside() }
 var failures = []failure{
 	{
 		name: "a topic does not exist", check: "topic payments-eu", says: "does not exist",
+		alert: "EventsHeld",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.append(missing, "k", "{}")
@@ -37,6 +38,7 @@ var failures = []failure{
 	},
 	{
 		name: "a topic was paused and forgotten", check: "paused", says: "the bank migrates",
+		alert: "TopicPaused",
 		stage: func(n *night) {
 			o, err := operator.New(n.db.Pool, n.db.Schema, "bob")
 			if err == nil {
@@ -45,6 +47,7 @@ var failures = []failure{
 			if err != nil {
 				n.t.Fatal(err)
 			}
+			n.db.Exec(n.t, "update outbox_paused_topic set paused_at = paused_at - interval '1 day'")
 			n.relay(n.db.Pool, relay.Config{})
 			n.append(n.topic, "k", "{}", "{}")
 			n.until(isHeld)
@@ -70,7 +73,8 @@ var failures = []failure{
 	},
 	{
 		name: "an event is too large for its topic, and others of its key wait behind it", check: "parked",
-		says: "keys or alone",
+		says:  "or alone",
+		alert: "EventsParked",
 		stage: func(n *night) {
 			n.topic = kafkatest.TopicAt(n.t, n.brokers, 2, map[string]string{"max.message.bytes": "2000"})
 			n.relay(n.db.Pool, relay.Config{})
@@ -79,13 +83,14 @@ var failures = []failure{
 		},
 		mend: func(n *night) {
 			setTopic(n, "max.message.bytes", "1000000")
-			n.goes("Blocked keys", "keys or alone")
+			n.goes("Blocked keys", "or alone")
 			n.verb("Release", "account-7", "Release 2 events", "of its list, in order.")
 			n.until(isPublished)
 		},
 	},
 	{
 		name: "the brokers' ACLs do not let the relay write", check: "held", says: "events",
+		alert: "EventsHeld",
 		stage: func(n *night) {
 			n.outside = kafkatest.Deny(n.t, n.brokers, n.topic)
 			n.relay(n.db.Pool, relay.Config{})
@@ -117,6 +122,7 @@ var failures = []failure{
 	},
 	{
 		name: "Kafka is away", check: "kafka", says: "does not answer",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			own := kafkatest.NewCluster(n.t, 1)
 			n.brokers = own.Brokers()
@@ -129,7 +135,8 @@ var failures = []failure{
 	},
 	{
 		name: "the brokers' address leads to another Kafka cluster", check: "kafka",
-		says: "and the outbox publishes to",
+		says:  "and the outbox publishes to",
+		alert: "LanesUnowned",
 		stage: func(n *night) {
 			stop := n.relay(n.db.Pool, relay.Config{})
 			n.append(n.topic, "k", "{}")
@@ -151,6 +158,7 @@ var failures = []failure{
 	},
 	{
 		name: "no relay runs", check: "leases", says: "0 relays",
+		alert: "RelayAbsent",
 		stage: func(n *night) {
 			n.append(n.topic, "k", "{}")
 			n.outside = func() { n.relay(n.db.Pool, relay.Config{}) }
@@ -159,6 +167,7 @@ var failures = []failure{
 	},
 	{
 		name: "the relay's machine is cut off from Postgres", check: "leases", says: "was last heard of",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			proxy := pgtest.NewProxy(n.t, n.db.URL)
 			pool, err := pgxpool.New(n.t.Context(), proxy.URL())
@@ -197,6 +206,7 @@ var failures = []failure{
 	},
 	{
 		name: "no worker runs", check: "progress ledger", says: "no worker runs it",
+		alert: "WorkerAbsent",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -210,7 +220,8 @@ var failures = []failure{
 	},
 	{
 		name: "a new release's effect fails on a column that is not there", check: "progress ledger",
-		says: "the effect fails",
+		says:  "the effect fails",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.worker(inbox.Config{MaxAttempts: 1000}, func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
@@ -229,6 +240,7 @@ var failures = []failure{
 	},
 	{
 		name: "an effect fails for good, and its key waits", check: "consumer ledger", says: "events parked",
+		alert: "InboxParked",
 		stage: func(n *night) {
 			poison(n, inbox.Config{})
 			n.until("select count(*) = 2 from inbox_parked")
@@ -242,6 +254,7 @@ var failures = []failure{
 	},
 	{
 		name: "a consumer has halted at an event", check: "consumer ledger", says: "halted",
+		alert: "PartitionHalted",
 		stage: func(n *night) {
 			poison(n, inbox.Config{OnFailure: inbox.Halt})
 			n.until("select exists (select from inbox_progress where halted_at is not null)")
@@ -255,6 +268,7 @@ var failures = []failure{
 	},
 	{
 		name: "an event's id is of next month, as of a wrong clock", check: "consumer ledger", says: "1 quarantined",
+		alert: "InboxQuarantined",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.worker(inbox.Config{}, applies)
@@ -291,6 +305,7 @@ var failures = []failure{
 	},
 	{
 		name: "the inbox's maintenance does not run", check: "inbox days", says: "ahead",
+		alert: "InboxDaysShort",
 		stage: func(n *night) {
 			n.worker(inbox.Config{DaysAhead: 1}, applies)
 			n.until("select exists (select from inbox_consumer)")

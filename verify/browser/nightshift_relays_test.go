@@ -25,7 +25,7 @@ import (
 var failuresOfRelays = []failure{
 	{
 		name: "the tables are of a newer release than the pages and relays", check: "schema outbox",
-		says: "start a newer binary",
+		says:  "start a newer binary",
 		stage: func(n *night) {
 			n.own()
 			n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
@@ -42,6 +42,7 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "a second relay has the brokers of another Kafka cluster", check: "relays", says: "relay-of-staging",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			n.own()
 			n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
@@ -57,6 +58,7 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "the grants of the relay's role were revoked while it runs", check: "leases", says: "it lacks",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			n.own()
 			pool := n.through(n.role(""))
@@ -74,6 +76,7 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "the password of the relay's role was rotated", check: "leases", says: "it refuses them",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			n.own()
 			to, err := url.Parse(n.role("password 'old'"))
@@ -95,6 +98,7 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "the disk of Postgres is full", check: "disk", says: "Postgres is full",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			disk := n.small()
 			n.relay(n.db.Pool, relay.Config{})
@@ -108,7 +112,8 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "a broker is away, and a topic wants all its replicas in sync", check: "topic " + theTopic,
-		says: "of 3 replicas are in sync",
+		says:  "of 3 replicas are in sync",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			n.own()
 			own := kafkatest.NewCluster(n.t, 3)
@@ -125,7 +130,8 @@ var failuresOfRelays = []failure{
 	},
 	{
 		name: "an ALTER TABLE waits behind a long reader, and all others wait for it", check: thisDatabase,
-		says: "wants an ACCESS EXCLUSIVE lock on outbox_event",
+		says:  "wants an ACCESS EXCLUSIVE lock on outbox_event",
+		alert: "RelayOutage",
 		stage: func(n *night) {
 			n.own()
 			n.pool = n.waitsShort(n.db.URL)

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
@@ -41,6 +42,8 @@ type failure struct {
 	// mend does so by clicks. What no page can do, such as starting a process, it does as the finding says: do tells.
 	mend func(*night)
 	do   string
+	// alert fires meanwhile. "": it is not urgent, or in no metric.
+	alert string
 }
 
 // theTopic stands for the name of a night's topic in a check.
@@ -48,8 +51,9 @@ const theTopic = "{topic}"
 
 // row is what was seen of a failure.
 type row struct {
-	name, says, mend string
-	named, gone      time.Duration
+	name, says, mend  string
+	named, rang, gone time.Duration
+	fire              []string // the alerts
 }
 
 // night is a system with a failure: its database, its brokers and topic, and the tab of who has the night shift.
@@ -62,6 +66,10 @@ type night struct {
 	brokers []string
 	topic   string
 	outside func() // what somebody does outside of the pages
+
+	scraped    *scraped
+	elsewhere  int    // the port of a worker that is a process of its own
+	prometheus string // host:port
 }
 
 // TestNightShift stages failures that happen in production, with a real Postgres, Kafka, relay and worker, and mends
@@ -87,6 +95,7 @@ func TestNightShift(t *testing.T) {
 			f.check = strings.ReplaceAll(f.check, theTopic, n.topic)
 			n.openOverview()
 			n.sees(f)
+			n.rings(f)
 			n.mends(f)
 			if !t.Failed() {
 				mu.Lock()
@@ -102,9 +111,12 @@ func TestNightShift(t *testing.T) {
 func newNight(t *testing.T) *night {
 	t.Helper()
 	db := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox, migrations.Idempotency)
-	return &night{
+	n := &night{
 		tab: &tab{t: t}, db: db, pool: db.Pool, brokers: kafkatest.Brokers(t), topic: kafkatest.Topic(t, 2),
+		scraped: &scraped{},
 	}
+	n.watched()
+	return n
 }
 
 // quiet logs nothing: failures are what this is about.
@@ -133,17 +145,24 @@ func (n *night) relay(pool *pgxpool.Pool, cfg relay.Config) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := publisher.NewKafka(n.brokers, publisher.Config{Pin: box.Pin, Logger: quiet})
+	to, ended := n.scraped.process("relay " + cfg.Name)
+	m, err := metrics.NewRelay(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := publisher.NewKafka(n.brokers, publisher.Config{Pin: box.Pin, Logger: quiet, Observer: m.Publisher()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = k.Close() })
 	cfg.Schema, cfg.Logger, cfg.Lease, cfg.DrainTimeout = n.db.Schema, quiet, 3*time.Second, time.Second
+	cfg.Observer = m.Observer()
 	r, err := relay.New(pool, k, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n.runs(r.Run)
+	end := n.runs(r.Run, func(ctx context.Context) error { return m.Run(ctx, r) })
+	return func() { end(); ended() }
 }
 
 // worker starts one, with an effect.
@@ -155,19 +174,25 @@ func (n *night) worker(cfg inbox.Config, effect inbox.Effect) (stop func()) {
 func (n *night) workerOf(name string, pool *pgxpool.Pool, cfg inbox.Config, effect inbox.Effect) (stop func()) {
 	t := n.t
 	t.Helper()
-	cfg.Schema, cfg.Logger = n.db.Schema, quiet
+	to, ended := n.scraped.process(name + cfg.Program)
+	m, err := metrics.NewWorker(to, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Schema, cfg.Logger, cfg.Observer = n.db.Schema, quiet, m.Inbox()
 	in, err := inbox.New(pool, name, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := consumer.New(in.Each(effect), n.brokers, []string{n.topic}, consumer.Config{
 		Group: name + "-" + n.topic, Logger: quiet, SessionTimeout: 6 * time.Second, HeartbeatInterval: time.Second,
-		DrainTimeout: time.Second, ResumeEvery: time.Second,
+		DrainTimeout: time.Second, ResumeEvery: time.Second, Observer: m.Consumer(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n.runs(in.Run, c.Run)
+	end := n.runs(in.Run, c.Run, func(ctx context.Context) error { return m.Run(ctx, in, c) })
+	return func() { end(); ended() }
 }
 
 func applies(context.Context, pgx.Tx, event.Event) error { return nil }
@@ -332,7 +357,8 @@ func writeTable(t *testing.T, document string, staged map[string]*row) {
 		case !is:
 			table += before[f.name]
 		case r != nil:
-			t.Logf("%s: named after %.0f s, gone after %.0f s", r.name, r.named.Seconds(), r.gone.Seconds())
+			t.Logf("%s: named after %.0f s, alerts after %.0f s more (%s), gone after %.0f s", r.name,
+				r.named.Seconds(), r.rang.Seconds(), strings.Join(r.fire, ", "), r.gone.Seconds())
 			if f.do == "" { // mended by clicks alone
 				table += fmt.Sprintf("| %s | %s |\n", r.name, cell.Replace(r.mend))
 			}

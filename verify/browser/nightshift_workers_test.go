@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/event"
@@ -31,7 +33,8 @@ import (
 var failuresOfWorkers = []failure{
 	{
 		name: "an event kills its worker", check: "progress ledger",
-		says: "an event ends the process of its worker",
+		says:  "an event ends the process of its worker",
+		alert: "WorkerRestarts",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.outside = n.dyingWorker()
@@ -49,6 +52,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "most events are parked", check: "consumer ledger", says: "FEE_MISSING x",
+		alert: "InboxParksMost",
 		stage: func(n *night) {
 			var mended atomic.Bool
 			n.outside = func() { mended.Store(true) }
@@ -59,7 +63,9 @@ var failuresOfWorkers = []failure{
 				}
 				return outcome.Terminal("FEE_MISSING", errors.New("the event has no fee"))
 			})
-			n.manyKeys(20, 2)
+			n.manyKeys(20, 1)
+			n.measured(`sum(effectonce_inbox_events_total{outcome="parked"}) >= 20`)
+			n.manyKeys(20, 1)
 		},
 		mend: func(n *night) {
 			n.outside()
@@ -71,7 +77,8 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "a consumer's name is misspelt", check: "consumer ledgre",
-		says: "it is new, and has read nothing",
+		says:  "it is new, and has read nothing",
+		alert: "PartitionHalted",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -90,7 +97,8 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "a worker's role may not write the business table", check: "consumer ledger",
-		says: "the database rejects it",
+		says:  "the database rejects it",
+		alert: "PartitionHalted",
 		stage: func(n *night) {
 			n.db.Exec(n.t, "create table balance (amount int)")
 			pool := n.through(n.role(""))
@@ -122,6 +130,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "an effect's provider is down", check: "progress ledger", says: "connection refused",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			var mended atomic.Bool
 			n.outside = func() { mended.Store(true) }
@@ -145,6 +154,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "an effect hangs", check: "progress ledger", says: "a batch has been running for",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, func(ctx context.Context, _ pgx.Tx, _ event.Event) error {
@@ -161,6 +171,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "Kafka deleted records before they were read", check: "progress ledger", says: "deleted records unread",
+		alert: "WorkerAbsent",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -180,6 +191,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "a topic was deleted under its consumer", check: "progress ledger", says: "does not exist any more",
+		alert: "ConsumerPartDown",
 		stage: func(n *night) {
 			stop := n.relay(n.db.Pool, relay.Config{})
 			n.worker(inbox.Config{}, applies)
@@ -193,6 +205,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "a key has very many events", check: "progress ledger", says: "% of them in",
+		alert: "ConsumerLag",
 		stage: func(n *night) {
 			var fast atomic.Bool
 			n.outside = func() { fast.Store(true) }
@@ -228,7 +241,8 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "somebody moved the group's offsets while the workers were stopped", check: "progress ledger",
-		says: "no worker runs it",
+		says:  "no worker runs it",
+		alert: "WorkerAbsent",
 		stage: func(n *night) {
 			n.db.Exec(n.t, "create table balance (id text)")
 			count := func(ctx context.Context, tx pgx.Tx, e event.Event) error {
@@ -253,7 +267,8 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "the database of a consumer was restored from a backup", check: "progress ledger",
-		says: "no worker runs it",
+		says:  "no worker runs it",
+		alert: "WorkerAbsent",
 		stage: func(n *night) {
 			stopRelay := n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -279,6 +294,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "effects end in deadlocks", check: "progress ledger", says: "40P01",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			var mended atomic.Bool
 			n.outside = func() { mended.Store(true) }
@@ -296,6 +312,7 @@ var failuresOfWorkers = []failure{
 	},
 	{
 		name: "the effects of a new consumer all fail", check: "progress ledger", says: "the effect fails",
+		alert: "ConsumerStalled",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			n.manyKeys(20, 2)
@@ -375,7 +392,7 @@ func (n *night) dyingWorker() (stop func()) {
 		for ctx.Err() == nil {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestWorkerThatDies$")
 			cmd.Env = append(os.Environ(), envWorker+"="+strings.Join(
-				append([]string{n.db.URL, n.db.Schema, n.topic}, n.brokers...), " "))
+				append([]string{n.db.URL, n.db.Schema, n.topic, fmt.Sprint(n.elsewhere)}, n.brokers...), " "))
 			p, err := child.Start(cmd, filepath.Join(n.t.TempDir(), "log"), syscall.SIGKILL)
 			if err != nil {
 				return err
@@ -400,8 +417,13 @@ func TestWorkerThatDies(t *testing.T) {
 	}
 	n := &night{
 		tab: &tab{t: t}, db: &pgtest.DB{URL: where[0], Schema: where[1], Pool: pgtest.Pool(t, where[0])},
-		topic: where[2], brokers: where[3:],
+		topic: where[2], brokers: where[4:], scraped: &scraped{},
 	}
+	page, err := net.Listen("tcp", "127.0.0.1:"+where[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = http.Serve(page, promhttp.HandlerFor(n.scraped, promhttp.HandlerOpts{})) }()
 	stop := n.worker(inbox.Config{}, func(_ context.Context, _ pgx.Tx, e event.Event) error {
 		if string(e.Payload) == deadly {
 			os.Exit(137)
