@@ -25,7 +25,7 @@ import (
 var failuresOfRelays = []failure{
 	{
 		name: "the tables are of a newer release than the pages and relays", check: "schema outbox",
-		says:  "start a newer binary",
+		says: "start a newer binary",
 		stage: func(n *night) {
 			n.own()
 			n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
