@@ -15,7 +15,7 @@ OTHERS := ./verify/interop ./verify/routers ./examples/watermill
 # What the gates build and test. `make bench-smoke` has the tests of bench.
 LINTED = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list work))
 # Those that take long come first, beside the root's.
-SLOW := ./cmd/... ./verify/browser ./verify/... ./idempotency/... ./examples/...
+SLOW := ./relay ./cmd/... ./verify/browser ./inbox ./consumer ./verify/... ./idempotency/... ./examples/...
 ALL = $(filter-out $(OTHERS:.%=github.com/effectonce/effectonce%),$(shell go list $(SLOW) work | grep -v /verify/bench))
 # The race detector is for packages with goroutines of their own: it takes five times as long. The commit draws which.
 RACED = $(if $(filter 1,$(shell echo $$(($(SEED) / 4 % 2)))),./relay/...,./inbox/... ./consumer/... ./publisher/... ./ui/internal/...)

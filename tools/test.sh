@@ -19,7 +19,7 @@ both() {
 	local limit=${EFFECTONCE_NIGHTLY:+3h}
 	local code=0 plain='' flags=(-count=1 -json -vet=off -timeout "${limit:-15m}" -run "$RUN")
 	if [ -s "$out/plain" ]; then
-		xargs go test -p 2 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
+		xargs go test -p 2 -parallel 3 "${flags[@]}" < "$out/plain" > "$out/plain.json" 2> "$out/plain.err" &
 		plain=$!
 	fi
 	[ ! -s "$out/race" ] || xargs go test -race -p 2 -parallel 4 "${flags[@]}" < "$out/race" || code=1
