@@ -86,6 +86,8 @@ type waitingList struct {
 	all   int64         // the records that are older than that
 	most  int64         // those of the partition with the most of them, at
 	at    place
+	from  int64  // where that one stands
+	key   string // which key most of its next records have; empty: not known
 }
 
 func (f *findings) lag(consumer string, l lag) {
@@ -188,14 +190,21 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 	case late:
 		next := fmt.Sprintf("It is spread over %d partitions: while they are fewer, more workers help, and otherwise "+
 			"larger batches; docs/scaling.md", len(w.list))
-		if 2*w.most > w.all {
+		found := fmt.Sprintf("%d records older than a minute are not decided, %d %% of them in %v", w.all,
+			100*w.most/w.all, w.at)
+		if w.key != "" {
+			found += ": " + w.key
+		}
+		if w.concentrated() {
 			next = "More workers do not help: one decides a partition, in order. Look for a key or a tenant with " +
 				"very many events, and how long an effect takes; larger batches; docs/scaling.md"
 		}
-		f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided, %d %% of them in %v", w.all,
-			100*w.most/w.all, w.at), "Its workers go on, and are late.", next)
+		f.add(Warn, check, found, "Its workers go on, and are late.", next)
 	}
 }
+
+// concentrated reports whether most of the records wait in one partition.
+func (w *waitingList) concentrated() bool { return 2*w.most > w.all }
 
 // lagging compares partitions with their logs. Other findings name halted ones.
 func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagnosis) (l lag, err error) {
@@ -236,6 +245,11 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 			end.LastOffset = -1 // unknown
 		}
 		l.add(p, logs[at], end.LastOffset)
+	}
+	for why, w := range l.waits {
+		if why.kind == late && w.concentrated() {
+			w.key = hotKey(ctx, client, w.at, w.from)
+		}
 	}
 	for at, log := range logs {
 		if older, _ := old(log); older > log.FirstOffset && !known[at] {
@@ -292,7 +306,7 @@ func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable 
 	}
 	at, n := place{p.Topic, int(p.Partition)}, max(older-p.From, 0)
 	if w.all += n; n > w.most {
-		w.most, w.at = n, at
+		w.most, w.at, w.from = n, at, p.From
 	}
 	w.since, w.long = max(w.since, since), w.long || long
 	w.list, w.where = append(w.list, p), append(w.where, fmt.Sprintf("%v (at %d of %d)", at, p.From, log.LastOffset))

@@ -204,7 +204,7 @@ var failuresOfWorkers = []failure{
 		mend: elsewhere, do: "the topic was made again",
 	},
 	{
-		name: "a key has very many events", check: "progress ledger", says: "% of them in",
+		name: "a key has very many events", check: "progress ledger", says: `have the key "account-7"`,
 		alert: "ConsumerLag",
 		stage: func(n *night) {
 			var fast atomic.Bool
