@@ -44,6 +44,7 @@ type failure struct {
 	do   string
 	// alert fires meanwhile. "": it is not urgent, or in no metric.
 	alert string
+	after string // fires once it is mended: of what was lost
 }
 
 // theTopic stands for the name of a night's topic in a check.
@@ -97,6 +98,9 @@ func TestNightShift(t *testing.T) {
 			n.sees(f)
 			n.rings(f)
 			n.mends(f)
+			if f.after != "" {
+				n.rings(failure{alert: f.after})
+			}
 			if !t.Failed() {
 				mu.Lock()
 				defer mu.Unlock()

@@ -172,6 +172,7 @@ var failuresOfWorkers = []failure{
 	{
 		name: "Kafka deleted records before they were read", check: "progress ledger", says: "deleted records unread",
 		alert: "WorkerAbsent",
+		after: "RecordsLost",
 		stage: func(n *night) {
 			n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)
@@ -269,6 +270,7 @@ var failuresOfWorkers = []failure{
 		name: "the database of a consumer was restored from a backup", check: "progress ledger",
 		says:  "no worker runs it",
 		alert: "WorkerAbsent",
+		after: "EffectsForgotten",
 		stage: func(n *night) {
 			stopRelay := n.relay(n.db.Pool, relay.Config{})
 			stop := n.worker(inbox.Config{}, applies)

@@ -191,6 +191,17 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s: no summary or description", r.Alert)
 		}
 		checkPage(t, r)
+		checkBorn(t, r)
+	}
+}
+
+// checkBorn: an alert counts what a process has counted before Prometheus reads it for the first time.
+func checkBorn(t *testing.T, r rulefmt.Rule) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`increase\((\w+)\[1h\]\)`).FindAllStringSubmatch(r.Expr, -1) {
+		if born := m[1] + " unless " + m[1] + " offset 1h"; !strings.Contains(r.Expr, born) {
+			t.Errorf("%s: no increase has what %s counts at its start: or it with (%s)", r.Alert, m[1], born)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ func TestIdempotencyRules(t *testing.T) {
 	for _, r := range rulesOf(t, idempotencyFile) {
 		unknownInstruments(t, r.Alert, r.Expr)
 		checkPage(t, r)
+		checkBorn(t, r)
 	}
 }
 
