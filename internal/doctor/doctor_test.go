@@ -289,6 +289,11 @@ func TestSessions(t *testing.T) {
 		_, text := worst(list, "prepared transactions")
 		return strings.Contains(text, name), nil
 	})
+	for idle, want := range map[int]int{0: 1, 3600: 0} { // seconds: its transaction is younger than an hour
+		if n := pgtest.One[int](t, db, "select n from ("+queryIdle+") i (n, pid, age, app, hidden)", 3600, idle); n != want {
+			t.Errorf("%d sessions have been idle for %d s, want %d", n, idle, want)
+		}
+	}
 	for _, sql := range []string{`rollback`, `rollback prepared '` + name + `'`, `select pg_drop_replication_slot('` +
 		name + `')`} {
 		if _, err := holder.Exec(t.Context(), sql); err != nil {

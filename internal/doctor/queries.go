@@ -144,7 +144,8 @@ select count(*), coalesce(min(a.pid) filter (where a.n = 1), 0), coalesce(max(a.
 from (select pid, application_name, extract(epoch from clock_timestamp() - xact_start) as age,
 	row_number() over (order by xact_start) as n
 	from pg_stat_activity where state like 'idle in transaction%' and datname = current_database()
-	and xact_start < clock_timestamp() - $1::float8 * interval '1 second') a`
+	and (xact_start < clock_timestamp() - $1::float8 * interval '1 second'
+		or state_change < clock_timestamp() - $2::float8 * interval '1 second')) a`
 
 	queryPrepared = `-- doctor: prepared transactions
 select p.gid, p.database, extract(epoch from clock_timestamp() - p.prepared)::float8

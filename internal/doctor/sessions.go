@@ -57,11 +57,15 @@ func (f *findings) snapshot(ctx context.Context, db *pgxpool.Pool, long time.Dur
 	return nil
 }
 
+// forgotten is how long a session may do nothing in a transaction.
+const forgotten = 30 * time.Second
+
 func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duration) error {
 	var count, pid, hidden int64
 	var seconds float64
 	var app string
-	if err := db.QueryRow(ctx, queryIdle, long.Seconds()).Scan(&count, &pid, &seconds, &app, &hidden); err != nil {
+	err := db.QueryRow(ctx, queryIdle, long.Seconds(), forgotten.Seconds()).Scan(&count, &pid, &seconds, &app, &hidden)
+	if err != nil {
 		return err
 	}
 	switch {
@@ -73,7 +77,7 @@ func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duratio
 			"grant pg_read_all_stats to this role, or run `relay doctor` once as one that has it.")
 		return nil
 	case count == 0:
-		f.ok("idle in transaction", "none for longer than %v", long)
+		f.ok("idle in transaction", "none for longer than %v", forgotten)
 		return nil
 	}
 	f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions, the first is %d (%s) since %v", count, pid, app,
