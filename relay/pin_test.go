@@ -123,7 +123,19 @@ func TestP4ForeignRelayGivesItsLanesUp(t *testing.T) {
 		t.Skip("waits for leases")
 	}
 	t.Parallel()
-	db := outboxDB(t)
+	t.Run("table", func(t *testing.T) {
+		t.Parallel()
+		givesItsLanesUp(t, outboxDB(t), relay.FeedTable)
+	})
+	t.Run("wal", func(t *testing.T) {
+		t.Parallel()
+		db, _ := walDB(t)
+		givesItsLanesUp(t, db, relay.FeedWAL)
+	})
+}
+
+func givesItsLanesUp(t *testing.T, db *pgtest.DB, feed relay.Feed) {
+	t.Helper()
 	box, err := relay.Open(db.Pool, "")
 	if err == nil {
 		_, err = box.Pin(t.Context(), "one", "payments", 3)
@@ -132,16 +144,25 @@ func TestP4ForeignRelayGivesItsLanesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := func(name string) relay.Config {
-		return config(func(c *relay.Config) { c.Name, c.Lease = name, 6*time.Second })
+		return config(func(c *relay.Config) { c.Name, c.Lease, c.Feed = name, 6*time.Second, feed })
 	}
+	var moved atomic.Bool
 	to := &abroad{pin: func(ctx context.Context, topic string, partitions int) error {
-		_, err := box.Pin(ctx, "two", topic, partitions)
+		cluster := "one"
+		if moved.Load() {
+			cluster = "two"
+		}
+		_, err := box.Pin(ctx, cluster, topic, partitions)
 		return err
 	}}
 	to.verdict = func(_ int, e event.Event) error { return to.pin(context.Background(), e.Topic, 3) }
 	startRelay(t, newRelay(t, db, to, named("foreign")))
 	const its = `select count(*) from outbox_lane l join relay_member m on m.owner = l.owner where m.name = 'foreign'`
 	pgtest.AwaitSQL(t, db, `select ($1 = (`+its+`))`, relay.Lanes)
+	if feed == relay.FeedWAL {
+		awaitStreaming(t, db)
+	}
+	moved.Store(true)
 	appendTo(t, db, "payments", 200, 20, 0)
 	pgtest.AwaitSQL(t, db, `select (0 = (`+its+`)) and exists (select from relay_member where trouble like
 		'kafka: relay: the brokers are those of Kafka cluster two, and the outbox publishes to one: %')`)

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	// errStandby: another relay reads the WAL.
+	// errStandby: another relay reads the WAL, or is to.
 	errStandby = errors.New("relay: another relay reads the WAL")
 	// errNotYet: the WAL cannot be read yet, but soon.
 	errNotYet = errors.New("relay: the WAL cannot be read yet")

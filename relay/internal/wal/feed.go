@@ -94,6 +94,9 @@ func (feed *Feed) Run(ctx, work context.Context) {
 
 // read finds out whether this relay should read the WAL, and does so until ctx ends. Nil: try again at once.
 func (feed *Feed) read(ctx, work context.Context, try *try) error {
+	if feed.Foreign.Load() { // a relay of the right cluster reads
+		return errStandby
+	}
 	s := feed.Session("wal")
 	defer s.Close()
 	slot := &slot{feed, s}

@@ -20,6 +20,9 @@ const mostSkipped = 10_000
 // tick moves lanes between the pumps and the follower: it gives the pumps the lanes that have no feed yet, and takes
 // those that are empty.
 func (f *follower) tick(work context.Context) error {
+	if f.Foreign.Load() {
+		return errStandby
+	}
 	if err := f.owned(); err != nil {
 		return err
 	}
