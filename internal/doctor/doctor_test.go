@@ -290,7 +290,8 @@ func TestSessions(t *testing.T) {
 		return strings.Contains(text, name), nil
 	})
 	for idle, want := range map[int]int{0: 1, 3600: 0} { // seconds: its transaction is younger than an hour
-		if n := pgtest.One[int](t, db, "select n from ("+queryIdle+") i (n, pid, age, app, hidden)", 3600, idle); n != want {
+		sql := "select n from (" + queryIdle + ") i (n, pid, age, app, hidden)"
+		if n := pgtest.One[int](t, db, sql, 3600, idle); n != want {
 			t.Errorf("%d sessions have been idle for %d s, want %d", n, idle, want)
 		}
 	}
