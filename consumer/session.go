@@ -128,10 +128,10 @@ func (s *session) failed(ctx context.Context, err error, number int, pause time.
 			_ = sleep.For(ctx, pause)
 		}
 		return
-	case errors.Is(err, kafka.RebalanceInProgress):
-		err = fmt.Errorf("the group waits for members that have left it without a word, such as killed ones: %w", err)
-		s.over(err)
 	case isFenced(err), late:
+		if errors.Is(err, kafka.RebalanceInProgress) {
+			err = fmt.Errorf("the group waits for members that left it without a word, such as killed ones: %w", err)
+		}
 		s.over(err) // other members may own the partitions now
 	}
 	s.c.outage.fail(groupPart, err)
