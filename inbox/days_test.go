@@ -166,6 +166,19 @@ func TestP9_1_DroppedDayNeverForgets(t *testing.T) {
 	same(t, "effects", w.effects(), ids(append(old, kept...)))
 }
 
+// awaitMissingDay waits until events are retried because they have no day. It is wrong that they are decided.
+func awaitMissingDay(t *testing.T, told <-chan inbox.RetriedInfo, decided <-chan []inbox.Outcome) {
+	t.Helper()
+	select {
+	case r := <-told:
+		if r.Reason != "day missing" {
+			t.Errorf("retried as %s: %v", r.Reason, r.Err)
+		}
+	case out := <-decided:
+		t.Fatalf("without its day: %v", out)
+	}
+}
+
 // TestP9_7_TodayDroppedByAnother: that holds for today, too, and an operator may make it empty.
 func TestP9_7_TodayDroppedByAnother(t *testing.T) {
 	t.Parallel()
@@ -180,14 +193,7 @@ func TestP9_7_TodayDroppedByAnother(t *testing.T) {
 	}
 	decided := make(chan []inbox.Outcome, 1)
 	go func() { decided <- handle(t, h, some(1)) }()
-	select {
-	case r := <-told:
-		if r.Reason != "day missing" {
-			t.Errorf("retried as %s: %v", r.Reason, r.Err)
-		}
-	case out := <-decided:
-		t.Fatalf("without its day: %v", out)
-	}
+	awaitMissingDay(t, told, decided)
 	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema, false)
 	if err != nil {
 		t.Fatal(err)
@@ -231,14 +237,7 @@ func TestP9_7_DayDroppedByAnother(t *testing.T) {
 	decided := make(chan []inbox.Outcome, 1)
 	go func() { decided <- handle(t, h, lost) }()
 	for range 3 {
-		select {
-		case r := <-told:
-			if r.Reason != "day missing" {
-				t.Errorf("retried as %s: %v", r.Reason, r.Err)
-			}
-		case out := <-decided:
-			t.Fatalf("without its day: %v", out)
-		}
+		awaitMissingDay(t, told, decided)
 	}
 	_, remedy, _ := strings.Cut(d.Altered, "are quarantined: ")
 	w.Exec(t, remedy)
