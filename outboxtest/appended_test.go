@@ -28,15 +28,15 @@ func TestAppended(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	committed := begin(t, db)
+	committed := db.Begin(t)
 	add(committed, newEvents("a", 2)...)
 	if err := committed.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	other := begin(t, db)
+	other := db.Begin(t)
 	add(other, newEvents("a", 1)...)
 
-	tx := begin(t, db)
+	tx := db.Begin(t)
 	if got := outboxtest.Appended(t.Context(), t, tx, ""); len(got) != 0 {
 		t.Errorf("nothing was appended, got %d events", len(got))
 	}
@@ -46,7 +46,7 @@ func TestAppended(t *testing.T) {
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	late := begin(t, db)
+	late := db.Begin(t)
 	add(late, newEvents("a", 1)...)
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestAppendedReturnsAllFields(t *testing.T) {
 			t.Errorf("%s: got %+v", how, e)
 		}
 	}
-	tx := begin(t, db)
+	tx := db.Begin(t)
 	if err := outbox.Append(t.Context(), tx, later, full, bare); err != nil {
 		t.Fatal(err)
 	}
@@ -135,14 +135,14 @@ func TestAppendedErrors(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for want, do := range map[string]func(tb testing.TB){
-		"run the outbox migrations": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, begin(t, db), "") },
+		"run the outbox migrations": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, db.Begin(t), "") },
 		"Outbox.Schema": func(tb testing.TB) {
 			outboxtest.Outbox{Schema: "A-B"}.Appended(t.Context(), tb,
-				begin(t, db), "")
+				db.Begin(t), "")
 		},
 		"not nil": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, nil, "") },
 		"an earlier statement of this transaction failed": func(tb testing.TB) {
-			tx := begin(t, db)
+			tx := db.Begin(t)
 			_, _ = tx.Exec(t.Context(), "select 1/0")
 			outboxtest.Appended(t.Context(), tb, tx, "")
 		},

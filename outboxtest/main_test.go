@@ -1,12 +1,10 @@
 package outboxtest_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -65,14 +63,4 @@ func newEvents(topic string, n int) []event.Event {
 		events[i] = event.Event{ID: event.NewID(), Topic: topic, Key: "k", Type: "T", Payload: []byte{byte(i)}}
 	}
 	return events
-}
-
-func begin(t *testing.T, db *pgtest.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	return tx
 }

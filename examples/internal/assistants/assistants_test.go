@@ -102,7 +102,7 @@ func TestAppendUnderTheLock(t *testing.T) {
 		"second first": setWrong, "first second": set,
 	} {
 		db := tables(t)
-		first, second := begin(t, db), begin(t, db)
+		first, second := db.Begin(t), db.Begin(t)
 		if _, err := first.Exec(t.Context(), update, "acc-1", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -120,16 +120,6 @@ func TestAppendUnderTheLock(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-}
-
-func begin(t *testing.T, db *pgtest.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	return tx
 }
 
 func TestNameTheType(t *testing.T) {

@@ -96,6 +96,17 @@ func (db *DB) Copy(t testing.TB) *DB {
 	return open(t, withDatabase(t, admin, name), "public")
 }
 
+// Begin begins a transaction. The end of the test rolls it back, if the test has not ended it.
+func (db *DB) Begin(t testing.TB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatalf("pgtest: begin: %v", err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	return tx
+}
+
 // Connect opens a connection outside the pool. The end of the test closes it.
 func (db *DB) Connect(t testing.TB) *pgx.Conn {
 	t.Helper()
