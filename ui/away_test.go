@@ -9,7 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/ui"
 )
 
@@ -44,6 +46,30 @@ func TestLostReply(t *testing.T) {
 		t.Error("it was not done: the test lost another reply")
 	}
 	wants(t, s.get("/audit"), "pause topic")
+}
+
+// TestRefusedConnections: what Postgres refuses, or its certificate does, is not a server that does not answer.
+func TestRefusedConnections(t *testing.T) {
+	t.Parallel()
+	server, err := pgtest.Standalone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	db := server.Database(t, migrations.Outbox)
+	ca := kafkatest.NewAuthority(t)
+	cert, key := ca.IssuePEM(t, time.Now().Add(-time.Hour))
+	server.UseTLS(t, cert, key)
+	db.Exec(t, "create role gone nologin")
+	for parameters, want := range map[string]string{
+		"&user=gone": "refuses this user or password",
+		"&sslmode=verify-full&sslrootcert=" + ca.File(t): "certificate of Postgres has run out",
+	} {
+		pool := pgtest.Pool(t, db.URL+parameters)
+		page := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema}).get("/")
+		wants(t, page, "This database cannot be looked at", want)
+		lacks(t, page, "does not answer in time")
+	}
 }
 
 // TestDatabaseGoesAway: every page says so and stays a page, the others' figures stand, and a change is refused.

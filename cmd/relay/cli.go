@@ -11,7 +11,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/effectonce/effectonce/cmd/internal/service"
-	"github.com/effectonce/effectonce/internal/pgconf"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgsession"
 	"github.com/effectonce/effectonce/internal/secret"
@@ -222,7 +221,7 @@ func withAdvice(err error) error {
 	if what := refusal(err); what != "" {
 		return service.Usage("%s: %w", what, err)
 	}
-	if what := pgconf.CertificateAdvice(err); what != "" {
+	if what := pgerr.Certificate(err); what != "" {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return pgsession.Advise(err)

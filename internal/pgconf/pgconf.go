@@ -3,7 +3,6 @@ package pgconf
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -101,20 +100,6 @@ func ConnConfig(ctx context.Context, pool *pgxpool.Pool) (*pgx.ConnConfig, error
 		}
 	}
 	return cfg.ConnConfig, nil
-}
-
-// CertificateAdvice says what to do about a server's certificate that was refused; "" for every other error.
-func CertificateAdvice(err error) string {
-	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		return "the certificate of Postgres has run out, or is not valid yet: renew it there, and compare the clocks"
-	}
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return "the certificate of Postgres stands on another CA than sslrootcert's (without one: the system's)"
-	}
-	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
-		return fmt.Sprintf("the certificate of Postgres is not for %s: connect by a name that it has", wrong.Host)
-	}
-	return ""
 }
 
 // parameter is what the server may have as a setting. pgx takes all that stands before a = for one.

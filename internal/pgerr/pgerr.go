@@ -5,7 +5,9 @@ package pgerr
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"regexp"
@@ -137,6 +139,20 @@ func Refused(err error) string {
 		return "Postgres has no such database: look at the database's URL"
 	case InsufficientPrivilege:
 		return "the role may not connect to this database: grant connect on it"
+	}
+	return ""
+}
+
+// Certificate says what to do about a server's certificate that was refused; "" for every other error.
+func Certificate(err error) string {
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "the certificate of Postgres has run out, or is not valid yet: renew it there, and compare the clocks"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "the certificate of Postgres stands on another CA than sslrootcert's (without one: the system's)"
+	}
+	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
+		return fmt.Sprintf("the certificate of Postgres is not for %s: connect by a name that it has", wrong.Host)
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package reads
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -31,6 +32,9 @@ func Away(err error) string {
 	}
 	if denied := pgerr.Denied(err); denied != "" {
 		return "It may not be read: " + denied + "."
+	}
+	if what := cmp.Or(pgerr.Certificate(err), pgerr.Refused(err)); what != "" {
+		return "This page cannot connect: " + what + "."
 	}
 	switch {
 	case pgerr.Is(err, pgerr.TooManyConnections):
