@@ -205,8 +205,8 @@ const effectsOf = "Effects of "
 var stages = map[string]string{
 	"idempotency": "Idempotency keys", "leases": "Outbox", "relays": "Outbox", "sequence": "Outbox", "hash": "Outbox",
 	"numbering": "Outbox", "identity": "Outbox", "grants": "Outbox", "scheduled": "Outbox", "vacuum": "Outbox",
-	"slot": "Outbox", "outbox": "Outbox", "held": "Held", "paused": "Held", "parked": "Refused", "kafka": "Kafka",
-	"topic": "Kafka", "restored": "Kafka", "inbox": effectsOf, "consumer": effectsOf, "progress": effectsOf,
+	"slot": "Outbox", "outbox": "Outbox", "versions": "Outbox", "held": "Held", "paused": "Held", "parked": "Refused",
+	"kafka": "Kafka", "topic": "Kafka", "restored": "Kafka", "inbox": effectsOf, "consumer": effectsOf, "progress": effectsOf,
 }
 
 // stageOf returns the name of a check's step; "": it is about the server.

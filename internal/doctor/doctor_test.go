@@ -132,6 +132,11 @@ func TestProvoked(t *testing.T) {
 				values (gen_random_uuid(), 'host:7', now(), now() + interval '1 hour',
 					'lane 3: division by zero (SQLSTATE 22012)', now() - interval '90 s')`,
 		}, "relays", Fail, "host:7, for 00:01:30: lane 3: division by zero"},
+		"old relay": {[]string{
+			`insert into relay_member (owner, name, seen, lease_until, version)
+				select gen_random_uuid(), 'host:' || n, now(), now() + interval '1 hour', 'v0.' || n
+				from generate_series(1, 2) n`,
+		}, "versions", Warn, "v0.1 (host:1), v0.2 (host:2)"},
 		"parked": {
 			[]string{
 				`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k',

@@ -50,6 +50,11 @@ func (f *findings) outbox(d operator.Diagnosis) {
 		f.add(Fail, "relays", one, "This relay tries again and again. What waits for that is not published, or late.",
 			"The error says what it cannot do: of Kafka or Postgres, for one lane alone, or read the WAL.")
 	}
+	if len(d.Versions) > 1 {
+		f.add(Warn, "versions", "relays are of different versions: "+few(d.Versions), "An older one works as its release "+
+			"did, with the faults that newer ones have mended.",
+			"It is so while a deployment runs. After it, stop the older one: a deployment has forgotten it.")
+	}
 	f.aside(d)
 	f.vacuum(d.Vacuum)
 }

@@ -44,6 +44,7 @@ type Diagnosis struct {
 	Unseen   string
 	Shared   bool
 
+	Versions     []string      // of the programs of live relays, each with their names
 	Troubled     []string      // the first five live relays that have met an error for ten seconds, with it
 	Holding      []string      // the first five live relays that hold events, with places and errors
 	WaitingLanes int64         // lanes that have events
@@ -222,6 +223,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64, readsO
 	if x.err == nil && (d.Members == 0 || d.OverdueLanes > 0) {
 		x.sessions(ctx, &d)
 	}
+	d.Versions = x.texts(ctx, sql.Versions)
 	d.Troubled = x.texts(ctx, sql.Troubled)
 	d.Holding = x.texts(ctx, sql.Holding)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})

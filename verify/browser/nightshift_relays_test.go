@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -95,6 +96,74 @@ var failuresOfRelays = []failure{
 			n.outside = func() { n.db.Exec(n.t, "alter role "+user+" password 'old'") }
 		},
 		mend: elsewhere, do: "the relay got the new one",
+	},
+	{
+		name: "the certificate of Postgres has run out", check: thisDatabase,
+		says:  "the certificate of Postgres has run out",
+		alert: "RelayOutage",
+		stage: func(n *night) {
+			n.own()
+			ca := kafkatest.NewAuthority(n.t)
+			until := func(end time.Time) {
+				cert, key := ca.IssuePEM(n.t, end)
+				n.server.UseTLS(n.t, cert, key)
+			}
+			until(time.Now().Add(time.Hour))
+			n.pool = n.through(n.role("") + "&sslmode=verify-full&sslrootcert=" + ca.File(n.t))
+			n.relay(n.pool, relay.Config{Name: "relay-1"})
+			n.append(n.topic, "k", "{}")
+			n.until(isPublished)
+			n.produces()
+			until(time.Now().Add(-time.Minute))
+			n.db.Exec(n.t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1",
+				n.pool.Config().ConnConfig.User)
+			n.outside = func() { until(time.Now().Add(time.Hour)) }
+		},
+		mend: elsewhere, do: "it was renewed",
+	},
+	{
+		name: "the certificate of the brokers has run out", check: "kafka",
+		says:  "the broker's certificate has run out",
+		alert: "RelayOutage",
+		stage: func(n *night) {
+			n.own()
+			brokers := kafkatest.NewSecure(n.t)
+			n.topic = kafkatest.TopicAt(n.t, brokers.Brokers(), 2)
+			cert, key := brokers.CA.Issue(n.t, time.Now().Add(time.Hour))
+			n.brokers = []string{brokers.MTLS}
+			conn, err := kafkaconn.Config{
+				Brokers: n.brokers, TLS: true, CAFile: brokers.CA.File(n.t), CertFile: cert, KeyFile: key,
+			}.New(nil)
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			n.dial = conn.Dial
+			n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
+			n.append(n.topic, "k", "{}")
+			n.until(isPublished)
+			n.produces()
+			brokers.UseCertificate(n.t, brokers.CA, time.Now().Add(-time.Minute))
+			brokers.Stop(0)
+			brokers.Start(n.t, 0)
+			n.outside = func() { brokers.UseCertificate(n.t, brokers.CA, time.Now().Add(time.Hour)) }
+		},
+		mend: elsewhere, do: "it was renewed",
+	},
+	{
+		name: "an older relay runs beside a newer one", check: "versions", says: "relays are of different versions",
+		stage: func(n *night) {
+			n.own()
+			n.db.Exec(n.t, `create function older() returns trigger language plpgsql as
+				$$ begin new.version := 'v0.0.9'; return new; end $$`)
+			n.db.Exec(n.t, `create trigger older before insert or update on relay_member for each row
+				when (new.name = 'relay-1') execute function older()`)
+			n.outside = n.relay(n.db.Pool, relay.Config{Name: "relay-1"})
+			n.relay(n.db.Pool, relay.Config{Name: "relay-2"})
+			n.append(n.topic, "k", "{}")
+			n.until(isPublished)
+			n.produces()
+		},
+		mend: elsewhere, do: "it was stopped",
 	},
 	{
 		name: "the disk of Postgres is full", check: "disk", says: "Postgres is full",

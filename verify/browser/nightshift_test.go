@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -66,7 +67,8 @@ type night struct {
 	pool    *pgxpool.Pool  // of the pages
 	brokers []string
 	topic   string
-	outside func() // what somebody does outside of the pages
+	dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: plain
+	outside func()                                                               // what somebody does outside of the pages
 
 	scraped    *scraped
 	elsewhere  int    // the port of a worker that is a process of its own
@@ -154,7 +156,9 @@ func (n *night) relay(pool *pgxpool.Pool, cfg relay.Config) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := publisher.NewKafka(n.brokers, publisher.Config{Pin: box.Pin, Logger: quiet, Observer: m.Publisher()})
+	k, err := publisher.NewKafka(n.brokers, publisher.Config{
+		Pin: box.Pin, Logger: quiet, Observer: m.Publisher(), Dial: n.dial,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +236,7 @@ const (
 )
 
 func (n *night) client() *kafka.Client {
-	transport := &kafka.Transport{}
+	transport := &kafka.Transport{Dial: n.dial}
 	n.t.Cleanup(transport.CloseIdleConnections)
 	return &kafka.Client{Addr: kafka.TCP(n.brokers...), Timeout: 10 * time.Second, Transport: transport}
 }

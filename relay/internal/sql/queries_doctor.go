@@ -81,6 +81,11 @@ select s.role::text, s.n, array(
 	exists (select from pg_class c where c.relname = 'relay_member' and c.oid <> '{schema}relay_member'::regclass)
 from sessions s order by 1`
 
+	Versions = `-- relay: versions
+select coalesce(nullif(m.version, ''), 'no version') || ' (' ||
+	string_agg(coalesce(nullif(m.name, ''), m.owner::text), ', ' order by m.name) || ')'
+from {schema}relay_member m where m.lease_until > clock_timestamp() group by m.version order by m.version`
+
 	Troubled = `-- relay: troubled
 select coalesce(nullif(m.name, ''), m.owner::text) || ', for ' || date_trunc('second', m.seen - m.trouble_since)
 	|| ': ' || m.trouble
