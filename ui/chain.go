@@ -206,7 +206,8 @@ var stages = map[string]string{
 	"idempotency": "Idempotency keys", "leases": "Outbox", "relays": "Outbox", "sequence": "Outbox", "hash": "Outbox",
 	"numbering": "Outbox", "identity": "Outbox", "grants": "Outbox", "scheduled": "Outbox", "vacuum": "Outbox",
 	"slot": "Outbox", "outbox": "Outbox", "versions": "Outbox", "held": "Held", "paused": "Held", "parked": "Refused",
-	"kafka": "Kafka", "topic": "Kafka", "restored": "Kafka", "inbox": effectsOf, "consumer": effectsOf, "progress": effectsOf,
+	"kafka": "Kafka", "topic": "Kafka", "restored": "Kafka",
+	"inbox": effectsOf, "consumer": effectsOf, "progress": effectsOf,
 }
 
 // stageOf returns the name of a check's step; "": it is about the server.

@@ -51,8 +51,8 @@ func (f *findings) outbox(d operator.Diagnosis) {
 			"The error says what it cannot do: of Kafka or Postgres, for one lane alone, or read the WAL.")
 	}
 	if len(d.Versions) > 1 {
-		f.add(Warn, "versions", "relays are of different versions: "+few(d.Versions), "An older one works as its release "+
-			"did, with the faults that newer ones have mended.",
+		f.add(Warn, "versions", "relays are of different versions: "+few(d.Versions), "An older one works as its "+
+			"release did, with the faults that newer ones have mended.",
 			"It is so while a deployment runs. After it, stop the older one: a deployment has forgotten it.")
 	}
 	f.aside(d)

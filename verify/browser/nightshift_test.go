@@ -67,9 +67,9 @@ type night struct {
 	pool    *pgxpool.Pool  // of the pages
 	brokers []string
 	topic   string
-	dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: plain
-	outside func()                                                               // what somebody does outside of the pages
+	outside func() // what somebody does outside of the pages
 
+	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil: plain
 	scraped    *scraped
 	elsewhere  int    // the port of a worker that is a process of its own
 	prometheus string // host:port
