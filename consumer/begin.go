@@ -93,7 +93,7 @@ type beginning struct {
 	known  int64 // [at, known) is decided in the handler's database; 0: nothing is, as far as is known
 	sure   bool  // known is of this log, which is fetched by its id
 
-	lost      *LostRange // records that are gone, or may be
+	lost      *LostRange // records that are gone, or may be: the database is to know
 	lostWhy   string
 	goesOn    bool // the group has begun after the loss already: it does not halt the partition
 	undecided bool // no policy can go on: the partition halts
@@ -174,7 +174,7 @@ func (f facts) begin() beginning {
 		b.next = b.at
 	}
 	// A row from before the log was known gets its id.
-	b.write = d.Kept && (b.next >= 0 || f.log != uuid.Nil && d.Log != f.log)
+	b.write = f.db.Kept && (b.next >= 0 || b.lost != nil || f.log != uuid.Nil && d.Log != f.log)
 	return b
 }
 

@@ -119,6 +119,9 @@ func (w *world) works() (wrong string) {
 	}
 	f.group.topic = 1
 	b := f.begin()
+	if b.lost != nil && b.write != w.kept {
+		return fmt.Sprintf("%s: the database, if there is one, is not told", b.lostWhy)
+	}
 	if fresh := w.group.committed < 0 && w.db.Next < 0; fresh && w.start == StartLatest {
 		w.from = w.end
 	}

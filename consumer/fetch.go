@@ -265,7 +265,7 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	case offset > f.end:
 		f.truncated(&b, -1, b.group.began, offset)
 	default:
-		b.at, b.write, b.commit = f.first, false, true
+		b.at, b.commit = f.first, true
 		b.loses(whyUnread, offset, f.first)
 	}
 	b.group.setLog(f.log)

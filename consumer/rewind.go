@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -51,7 +52,12 @@ func (p *partition) record(ctx context.Context, b *beginning) bool {
 	begins := inbox.Beginning{
 		Log: b.group.log, Offset: b.group.began, Partitions: int32(b.group.seen), Reason: b.why, Cut: b.isCut,
 	}
-	if b.sure {
+	if b.lost != nil {
+		begins.Lost = b.lostWhy
+		if n := b.lost.To - b.lost.From; n > 0 {
+			begins.Lost += fmt.Sprintf(" (%d, from offset %d on)", n, b.lost.From)
+		}
+	} else if b.sure {
 		begins.Decided = b.known
 	}
 	ok := retry(ctx, func() bool {

@@ -116,6 +116,8 @@ type Beginning struct {
 	Partitions int32
 	// Reason says why the consumer began there, for people.
 	Reason string
+	// Lost says why the log lacks records that the consumer had not read, for people. Empty: it lacks none.
+	Lost string
 	// Cut says that the log was cut at the next offset: what it has from there on was never decided.
 	Cut bool
 	// Decided is the handler's progress, if it is certainly of this log and the group's offset is below it: what is in

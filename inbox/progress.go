@@ -230,6 +230,9 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 	if b.Decided > 0 {
 		return h.readsAgain(ctx, p, a, log)
 	}
+	if b.Lost != "" {
+		b.Reason = "records are lost: " + b.Lost // "inbox: list the progress" finds it by these words
+	}
 	tag, err := h.db.Exec(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
 		b.Partitions, a.beganIn(), b.Cut)
 	switch {

@@ -82,6 +82,9 @@ type PartitionState struct {
 	// without a record. It is 0 unless something passed events without deciding them: a bug, or a wrapper of the
 	// Handler that leaves events out.
 	Unaccounted int64 `json:"unaccounted"`
+	// Lost says when within the last seven days the consumer went on without records that Kafka had no longer, and why.
+	// Empty: it did not.
+	Lost string `json:"lost"`
 	// Unmoved is how long this state has not changed, by the database's clock. It also grows when a partition has no
 	// new events.
 	Unmoved time.Duration `json:"unmoved"`
@@ -129,7 +132,7 @@ func consumers(ctx context.Context, db *pgxpool.Pool, prefix, consumer string) (
 		var batch *float64
 		var by string
 		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Error,
-			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &unmoved, &batch, &by)
+			&p.TryingAt, &p.Trying, &p.EffectAt, &p.Unaccounted, &p.Lost, &unmoved, &batch, &by)
 		p.Error = strings.TrimPrefix(p.Error, p.Code+": ") // the error of outcome.Terminal begins with its code
 		if batch != nil {
 			p.Batch = &Batch{For: time.Duration(max(*batch, 0) * float64(time.Second)), By: by}

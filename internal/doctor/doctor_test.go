@@ -238,6 +238,12 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state)
 				values ('g', sha256('x'), 't', 'k', '', 'releasing')`,
 		}, "consumer g", Warn, "0 events parked, 1 key, 0 quarantined\n"},
+		"lost": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('l', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_at, began_reason)
+				select 'l', 't', n, 30, 30, now() - n * interval '3 days', 'records are lost: they were deleted'
+				from generate_series(1, 3) n`,
+		}, "consumer l", Warn, "UTC: they were deleted, t/2 at "},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,

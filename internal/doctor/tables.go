@@ -359,6 +359,17 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 				"Look for what leaves events out, such as a wrapper of the Handler. Otherwise it is a bug: report it.")
 		}
 	}
+	var lost []string
+	for _, p := range c.Partitions {
+		if p.Lost != "" {
+			lost = append(lost, fmt.Sprintf("%s/%d at %s", p.Topic, p.Partition, p.Lost))
+		}
+	}
+	if len(lost) > 0 {
+		f.add(Warn, check, "records are lost: "+some(lost, len(c.Partitions)), "Kafka had them no longer when the "+
+			"consumer came to them: their effects are missing. This is said for seven days.", "`relay replay` "+
+			"publishes again what the archive has; otherwise correct the business tables. Then acknowledge this.")
+	}
 	if len(c.Programs) > 1 {
 		names := make([]string, len(c.Programs))
 		for i, p := range c.Programs {

@@ -347,7 +347,7 @@ func TestNightShiftHealthy(t *testing.T) {
 				select $1, 'k' || g % 1000, 'T', '{}', now() - interval '1 hour' from generate_series(1, 400000) g`,
 				n.topic)
 			n.relay(n.db.Pool, relay.Config{ClaimEvents: 100, Pumps: 1})
-			n.until("select exists (select from outbox_topic)")
+			n.until("select exists (select from relay_member where acked_at is not null)")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

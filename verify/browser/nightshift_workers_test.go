@@ -188,7 +188,14 @@ var failuresOfWorkers = []failure{
 				n.manyKeys(20, 1)
 			}
 		},
-		mend: elsewhere, do: "a worker was started, which goes on at the next record",
+		mend: func(n *night) {
+			n.outside()
+			n.patiently("lost", "!!"+failure{check: "consumer ledger", says: "retention removed records"}.finding())
+			n.presses("Acknowledge", "records are lost", false)
+			n.fill("details[open] input[name=reason]", "replayed")
+			n.presses("It is known", "", true)
+		},
+		do: "a worker was started, which goes on at the next record",
 	},
 	{
 		name: "a topic was deleted under its consumer", check: "progress ledger", says: "does not exist any more",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -79,7 +81,7 @@ func TestP10ConsumerTakesOver(t *testing.T) {
 
 // TestP10TopicIsMadeAgain: a topic is made again under a running worker, and has grown past its position at once. All
 // of it is applied, by ids and by offsets, and the database says where the consumer began. A group of another name goes
-// on where the database is: it reads nothing twice.
+// on where the database is: it reads nothing twice. What is lost stays in what operators read.
 func TestP10TopicIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -128,6 +130,25 @@ func TestP10TopicIsMadeAgain(t *testing.T) {
 			})
 			if n := repeated.Load(); n != 0 {
 				t.Errorf("%d events were read that the database had decided", n)
+			}
+			produce(t, topic, 105, 30)
+			kafkatest.DeleteBefore(t, topic, 0, -1)
+			work(topic+"-renamed", func(c *consumer.Consumer) {
+				produce(t, topic, 135, 3)
+				awaitEffects(t, db, c, 105+20+3)
+			})
+			found, err := operator.Diagnose(t.Context(), db.Pool, db.Schema, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range found.Consumers[0].Partitions {
+				want := "made again"
+				if p.Partition == 0 {
+					want = "retention removed records that were never read (10, from offset 30 on)"
+				}
+				if !strings.Contains(p.Lost, want) {
+					t.Errorf("partition %d: operators read %q, want %q", p.Partition, p.Lost, want)
+				}
 			}
 		})
 	}

@@ -224,6 +224,9 @@ with batch as (
 select p.consumer_name, p.topic, p.partition, p.from_offset, p.to_offset, p.attempts, p.halted_at, p.halted_code,
 	p.halted_reason, p.trying_at, case when p.trying_at is null then '' else p.trying_reason end, p.effect_at,
 	coalesce(p.from_offset - p.began_offset - p.accounted, 0),
+	case when p.began_at > clock_timestamp() - interval '7 days'
+		then coalesce(to_char(p.began_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS "UTC"') || ': '
+			|| substring(p.began_reason from '^records are lost: (.*)$'), '') else '' end,
 	extract(epoch from clock_timestamp() - p.updated_at)::float8,
 	case when b.key is not null then coalesce(extract(epoch from clock_timestamp() - b.since), -1) end::float8,
 	coalesce(b.by, '')
