@@ -56,12 +56,12 @@ func decode(e reads.Event) *content {
 		c.Raw, c.Was = string(p), base64.StdEncoding.EncodeToString(p)
 	}
 	if len(p) > mostText {
-		c.Text, c.TextMore = format.Visible(strings.ToValidUTF8(string(p[:mostText]), "")), len(p)-mostText
+		c.Text, c.TextMore = verbs.Visible(strings.ToValidUTF8(string(p[:mostText]), "")), len(p)-mostText
 		return c
 	}
-	c.Text = format.Visible(string(p))
+	c.Text = verbs.Visible(string(p))
 	if text, ok := format.Indent(string(p)); ok && len(text) <= 2*mostText {
-		c.JSON = format.Visible(text)
+		c.JSON = verbs.Visible(text)
 	}
 	return c
 }

@@ -276,7 +276,11 @@ func idOrNone(id *uuid.UUID) string {
 	return id.String()
 }
 
+// writeJSON writes for programs: every character as it is.
 func writeJSON(w io.Writer, v any) error {
+	if t, ok := w.(terminal); ok {
+		w = t.Writer
+	}
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)

@@ -6,12 +6,15 @@ import (
 	"go/doc/comment"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // terminal is stdout, and how it shows text.
@@ -41,6 +44,20 @@ func (t terminal) paint(attribute, text string) string {
 		return text
 	}
 	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
+}
+
+var painted = regexp.MustCompile("\x1b\\[[0-9]+m|[^\x1b]+|\x1b")
+
+// Write makes the characters of events and errors visible that a terminal would obey.
+func (t terminal) Write(p []byte) (int, error) {
+	text := painted.ReplaceAllStringFunc(string(p), func(s string) string {
+		if t.colour && len(s) > 2 && s[0] == '\x1b' {
+			return s
+		}
+		return verbs.Visible(s)
+	})
+	_, err := io.WriteString(t.Writer, text)
+	return len(p), err
 }
 
 // wrap breaks a text that begins in a column, and indents its further lines to there.

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Verb is a change by an operator O: of an outbox, of a consumer, or of idempotency keys.
@@ -191,6 +192,21 @@ func Shown(s string) string {
 		return quoted
 	}
 	return s
+}
+
+// Visible makes characters visible that a browser hides or a terminal obeys, or that change the direction of text.
+func Visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r < ' ':
+			return 0x2400 + r
+		case r == 0x7f, unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), unicode.Is(unicode.Cf, r):
+			return '\u2421'
+		}
+		return r
+	}, s)
 }
 
 // Plural counts: 1 event, 2 events.

@@ -2,6 +2,8 @@ package format
 
 import (
 	"strings"
+
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // DiffLine is a line of a change: "-" was, "+" is new, " " stays.
@@ -19,7 +21,7 @@ func Diff(before, after string) []DiffLine {
 			before, after = a, b
 		}
 	}
-	a, b := strings.Split(Visible(before), "\n"), strings.Split(Visible(after), "\n")
+	a, b := strings.Split(verbs.Visible(before), "\n"), strings.Split(verbs.Visible(after), "\n")
 	var head, tail []DiffLine
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		head, a, b = append(head, DiffLine{" ", a[0]}), a[1:], b[1:]

@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/effectonce/effectonce/ui/verbs"
 )
 
 // QueryString returns a query string of alternating names and values, without empty values.
@@ -119,27 +120,12 @@ func Unit(n int64, what string) string {
 	return what + "s"
 }
 
-// Visible makes characters visible that a browser hides, or that change the direction of text.
-func Visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case r < ' ':
-			return 0x2400 + r
-		case r == 0x7f, unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), unicode.Is(unicode.Cf, r):
-			return '\u2421'
-		}
-		return r
-	}, s)
-}
-
-// VisiblePage is Visible for the text of a page. It leaves tags and text areas as they are: forms send these back.
+// VisiblePage is [verbs.Visible] for the text of a page. It leaves tags and text areas as they are: forms send these back.
 func VisiblePage(page string) string {
 	var b strings.Builder
 	for page != "" {
 		text, rest, found := strings.Cut(page, "<")
-		b.WriteString(Visible(text))
+		b.WriteString(verbs.Visible(text))
 		if !found {
 			break
 		}
