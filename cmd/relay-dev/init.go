@@ -61,11 +61,12 @@ func (f initFlags) write(ctx context.Context, stdout io.Writer) error {
 	if there, err := os.ReadDir(dir); len(there) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return service.Usage("%s is not a new folder", dir)
 	}
-	if err := f.copy(dir); err != nil {
-		return err
+	err = f.copy(dir)
+	if err == nil {
+		err = module(ctx, dir)
 	}
-	if err := module(ctx, dir); err != nil {
-		return err
+	if err != nil { // the next try finds a new folder again
+		return errors.Join(err, os.RemoveAll(dir))
 	}
 	fmt.Fprintf(stdout, "%s is a service; its README.md says how to run and to test it\n", dir)
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -76,5 +77,12 @@ func TestInitRefuses(t *testing.T) {
 		if code := command(t.Context(), args, io.Discard, io.Discard); code != 2 {
 			t.Errorf("%q: exit code %d", args, code)
 		}
+	}
+	dir := filepath.Join(t.TempDir(), "my shop") // is no module's path
+	if code := command(t.Context(), []string{"init", dir}, io.Discard, io.Discard); code == 0 {
+		t.Error("no failure")
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder stays: %v", err)
 	}
 }
