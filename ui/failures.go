@@ -211,9 +211,14 @@ func (q *request) failuresOf(ctx context.Context, where string, l like, name str
 
 func releaseGroup(q *request) error {
 	return q.changeGroup("release", "Release", admin.ReleaseAll, func(r admin.GroupResult) string {
-		where := verbs.Side(q.PathValue("side"))
-		return fmt.Sprintf("%s and %s released: %s %s, each key in order.%s", format.Plural(r.Keys, "key"),
-			format.Plural(r.Alone, "lone event")+areOrIs(r.Keys+r.Alone), where.Releases(),
+		where, what := verbs.Side(q.PathValue("side")), format.Plural(r.Keys, "key")
+		switch {
+		case r.Keys == 0:
+			what = format.Plural(r.Alone, "lone event")
+		case r.Alone > 0:
+			what += " and " + format.Plural(r.Alone, "lone event")
+		}
+		return fmt.Sprintf("%s released: %s %s, each key in order.%s", what+areOrIs(r.Keys+r.Alone), where.Releases(),
 			format.Plural(r.Events, "event"), where.Again())
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/effectonce/effectonce/ui/internal/reads"
 )
@@ -71,8 +72,8 @@ func (q *request) readForm() error {
 		return errForm
 	}
 	for _, values := range q.Form {
-		if len(values) > 1 {
-			return errForm
+		if len(values) > 1 || !utf8.ValidString(values[0]) || strings.ContainsRune(values[0], 0) {
+			return errForm // a NUL, and what is no UTF-8, is in no text of Postgres
 		}
 	}
 	return nil

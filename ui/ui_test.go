@@ -314,8 +314,11 @@ func TestKeys(t *testing.T) {
 	lacks(t, page, "<i>", "canary-header")
 	wants(t, s.get("/keys?topic=payments&key=other"), "other parked", "Release 1 event")
 	lacks(t, s.get("/keys?key=other"), `"a b`)
-	if status, page := s.do(s.request(http.MethodGet, "/keys?older=soon", nil)); status != http.StatusBadRequest {
-		t.Errorf("%d %s", status, page)
+	for _, query := range []string{"older=soon", "topic=%00", "key=%ff"} {
+		status, page := s.do(s.request(http.MethodGet, "/keys?"+query, nil))
+		if status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, status, page)
+		}
 	}
 	form := []string{"topic", "payments", "tenant", "", "key", ui.B64(odd)}
 	if status, page := s.post("/db/orders/outbox/keys/release", form...); status != http.StatusOK ||
