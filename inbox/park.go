@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 
 // Codes of parked events and halted partitions, in addition to those of [outcome.Terminal].
 const (
-	// CodeFailed: the effect failed MaxAttempts times with an unclassified error.
+	// CodeFailed: the effect failed MaxAttempts times with an unclassified error, or returned an [outcome.Terminal]
+	// without a code.
 	CodeFailed = "failed"
 	// CodePanicked: the same, and the last run panicked.
 	CodePanicked = "panicked"
@@ -61,7 +63,7 @@ const (
 func codeOf(err error) string {
 	switch of, code := outcome.Of(err); of {
 	case outcome.ClassTerminal:
-		return code
+		return cmp.Or(code, CodeFailed)
 	case outcome.ClassRetryable:
 		return CodeUnavailable
 	case outcome.ClassUnknown:
