@@ -72,8 +72,11 @@ func (q *request) readForm() error {
 		return errForm
 	}
 	for _, values := range q.Form {
-		if len(values) > 1 || !utf8.ValidString(values[0]) || strings.ContainsRune(values[0], 0) {
-			return errForm // a NUL, and what is no UTF-8, is in no text of Postgres
+		if len(values) > 1 {
+			return errForm
+		}
+		if !utf8.ValidString(values[0]) || strings.ContainsRune(values[0], 0) {
+			return errForm // no text of Postgres has a NUL
 		}
 	}
 	return nil

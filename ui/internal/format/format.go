@@ -120,7 +120,8 @@ func Unit(n int64, what string) string {
 	return what + "s"
 }
 
-// VisiblePage is [verbs.Visible] for the text of a page. It leaves tags and text areas as they are: forms send these back.
+// VisiblePage is [verbs.Visible] for the text of a page. It leaves tags and text areas as they are: forms send these
+// back.
 func VisiblePage(page string) string {
 	var b strings.Builder
 	for page != "" {
