@@ -72,6 +72,19 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
+// TestPooler: a pooler that answers in the place of Postgres is named.
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	proxy := pgtest.NewProxy(t, db.URL)
+	pool := pgtest.Pool(t, pgtest.NewBouncer(t, proxy.URL(), "session"))
+	s := serve(t, ui.Config{}, ui.Database{Name: "orders", Pool: pool, Schema: db.Schema})
+	lacks(t, s.get("/"), "cannot be looked at")
+	proxy.Refuse(true)
+	proxy.CutAll()
+	wants(t, s.get("/topics"), "This database cannot be looked at", "the pooler before Postgres has no connection to it")
+}
+
 // TestDatabaseGoesAway: every page says so and stays a page, the others' figures stand, and a change is refused.
 func TestDatabaseGoesAway(t *testing.T) {
 	t.Parallel()

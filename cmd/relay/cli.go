@@ -221,7 +221,7 @@ func withAdvice(err error) error {
 	if what := refusal(err); what != "" {
 		return service.Usage("%s: %w", what, err)
 	}
-	if what := pgerr.Certificate(err); what != "" {
+	if what := pgerr.Unreached(err); what != "" {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return pgsession.Advise(err)

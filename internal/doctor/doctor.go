@@ -193,7 +193,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 }
 
 func (f *findings) unanswered(err error) {
-	next := cmp.Or(pgerr.Refused(err), "Look at --database-url, and whether Postgres runs.")
+	next := cmp.Or(pgerr.Refused(err), pgerr.Unreached(err), "Look at --database-url, and whether Postgres runs.")
 	if pgerr.Is(err, pgerr.TooManyConnections) {
 		next = "Postgres answers, and has no connection left for this role or database. As a superuser: " +
 			"select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; " +

@@ -143,8 +143,9 @@ func Refused(err error) string {
 	return ""
 }
 
-// Certificate says what to do about a server's certificate that was refused; "" for every other error.
-func Certificate(err error) string {
+// Unreached says what keeps a connection from Postgres, and what to do: its certificate, a pooler, the name of its
+// host; "" for every other error.
+func Unreached(err error) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "the certificate of Postgres has run out, or is not valid yet: renew it there, and compare the clocks"
 	}
@@ -153,6 +154,15 @@ func Certificate(err error) string {
 	}
 	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("the certificate of Postgres is not for %s: connect by a name that it has", wrong.Host)
+	}
+	if unknown, ok := errors.AsType[*net.DNSError](err); ok {
+		return fmt.Sprintf("the name %s leads to no address: look at the database's URL, and at the DNS of this machine",
+			unknown.Name)
+	}
+	// PgBouncer ends a session with this code, Postgres a statement.
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "08P01" && pg.Severity == "FATAL" {
+		return "the pooler before Postgres has no connection to it (" + pg.Message + "): SHOW POOLS in its console says " +
+			"whether it is paused, full, or cut off"
 	}
 	return ""
 }

@@ -33,7 +33,7 @@ func Away(err error) string {
 	if denied := pgerr.Denied(err); denied != "" {
 		return "It may not be read: " + denied + "."
 	}
-	if what := cmp.Or(pgerr.Certificate(err), pgerr.Refused(err)); what != "" {
+	if what := cmp.Or(pgerr.Unreached(err), pgerr.Refused(err)); what != "" {
 		return "This page cannot connect: " + what + "."
 	}
 	switch {
