@@ -488,3 +488,33 @@ func TestStarvedEffectNamesThePool(t *testing.T) {
 		}
 	}
 }
+
+// TestLeakedConnectionsAreSaid: effects have taken all connections of the pool, and never give them back.
+func TestLeakedConnectionsAreSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	db := pgtest.Pool(t, w.URL+"&pool_max_conns=2")
+	var said syncBuilder
+	in := newInbox(t, db, "ledger", small(inbox.Config{
+		Schema: w.Schema, Logger: slog.New(slog.NewTextHandler(&said, nil)),
+	}))
+	h := in.Each(func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip })
+	handle(t, h, some(1))
+	var held []*pgxpool.Conn
+	for range 2 {
+		conn, err := db.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { same(t, "outcomes", handle(t, h, some(1)), repeat(inbox.Skipped, 1)) })
+	pgtest.Await(t, "the log", func() (bool, error) {
+		return strings.Contains(said.String(), "hold all connections of the pool"), nil
+	})
+	for _, conn := range held {
+		conn.Release()
+	}
+	running.Wait()
+}

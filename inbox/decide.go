@@ -119,6 +119,8 @@ func (in *Inbox) withConn(ctx context.Context, do func(conn *pgx.Conn) *failure)
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
+	in.transactions.Add(1)
+	defer in.transactions.Add(-1)
 	defer pooled.Release() // closes a connection that is still in a transaction
 	conn := pooled.Conn()
 	if err := pgsession.Texts(conn); err != nil {

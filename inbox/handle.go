@@ -61,7 +61,10 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 		name: name, assignment: h.assignments.get(name),
 	}
 	for b.pos < len(events) {
-		if err := b.step(ctx); err != nil {
+		late := time.AfterFunc(crowdedAfter, h.leaked)
+		err := b.step(ctx)
+		late.Stop()
+		if err != nil {
 			b.leave(ctx)
 			return b.out, err
 		}
