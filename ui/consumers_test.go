@@ -119,7 +119,7 @@ func TestConsumerVerbs(t *testing.T) {
 	if status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	wants(t, page, "The consumer is retired. Days are kept for the windows of the others.",
+	wants(t, page, "The consumer is retired. Days are kept for the windows of the others; what it has parked stays.",
 		"relay inbox retire"+in+"ledger --reason='it'\\''s <late>'")
 	lacks(t, s.get("/consumers"), "POISON", "new_numbering", "offsets_went_back", "Retire consumer ledger")
 	for action, want := range map[string]int64{

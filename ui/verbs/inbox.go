@@ -198,7 +198,7 @@ this: its window no longer counts. Its parked events stay. If it starts again un
 days that are left, and quarantines older events.`,
 		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
 			return Done{
-				"The consumer is retired. Days are kept for the windows of the others.",
+				"The consumer is retired. Days are kept for the windows of the others; what it has parked stays.",
 				map[string]any{"retired": true},
 			}, o.Retire(ctx, reason)
 		},
