@@ -90,8 +90,8 @@ func (in *Inbox) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 		conn.Release()
 		if timeout > time.Second {
-			in.crowd("inbox: the pool has no connection that stays free for effects: transactions wait for one; raise " +
-				"MaxConns, or give the inboxes of the pool one Config.Gate")
+			in.crowd("inbox: the pool has no connection that stays free for effects: transactions wait for one; " +
+				"raise MaxConns, or give the inboxes of the pool one Config.Gate")
 		}
 		if err := sleep.For(ctx, 4*timeout); err != nil {
 			return nil, err

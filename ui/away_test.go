@@ -82,7 +82,7 @@ func TestPooler(t *testing.T) {
 	lacks(t, s.get("/"), "cannot be looked at")
 	proxy.Refuse(true)
 	proxy.CutAll()
-	wants(t, s.get("/topics"), "This database cannot be looked at", "the pooler before Postgres has no connection to it")
+	wants(t, s.get("/topics"), "This database cannot be looked at", "the pooler before Postgres has no connection")
 }
 
 // TestDatabaseGoesAway: every page says so and stays a page, the others' figures stand, and a change is refused.

@@ -156,13 +156,13 @@ func Unreached(err error) string {
 		return fmt.Sprintf("the certificate of Postgres is not for %s: connect by a name that it has", wrong.Host)
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Sprintf("the name %s leads to no address: look at the database's URL, and at the DNS of this machine",
-			unknown.Name)
+		return fmt.Sprintf("the name %s leads to no address: look at the database's URL, and at this "+
+			"machine's DNS", unknown.Name)
 	}
 	// PgBouncer ends a session with this code, Postgres a statement.
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "08P01" && pg.Severity == "FATAL" {
-		return "the pooler before Postgres has no connection to it (" + pg.Message + "): SHOW POOLS in its console says " +
-			"whether it is paused, full, or cut off"
+		return "the pooler before Postgres has no connection to it (" + pg.Message + "): SHOW POOLS in its console " +
+			"says whether it is paused, full, or cut off"
 	}
 	return ""
 }

@@ -45,7 +45,9 @@ func (v RetryOperation) Verb() Verb[*operator.Operator] {
 		Refusal: v.check(),
 		Do: func(ctx context.Context, o *operator.Operator, reason string) (Done, error) {
 			if !v.All {
-				return Done{"Recovery tries once more, as soon as a process of the service runs it.", v.values()}, o.Retry(ctx, v.key(), reason)
+				return Done{
+					"Recovery tries once more, as soon as a process of the service runs it.", v.values(),
+				}, o.Retry(ctx, v.key(), reason)
 			}
 			n, err := o.RetryAll(ctx, v.Operation, reason)
 			return Done{
