@@ -148,7 +148,7 @@ var failuresOfPostgres = []failure{
 		mend: elsewhere, do: "a relay was started, which made another slot",
 	},
 	{
-		name: "a transaction was forgotten", check: "idle in transaction", says: "sessions, the first is",
+		name: "a transaction was forgotten", check: "idle in transaction", says: "session, the first is",
 		stage: func(n *night) {
 			conn := n.db.Connect(n.t)
 			if _, err := conn.Exec(n.t.Context(), "begin; lock table outbox_event in row share mode"); err != nil {
