@@ -688,8 +688,12 @@ func TestJudgements(t *testing.T) {
 			"none of them synchronous",
 		},
 		"synchronous standby": {
-			with(func(s *server) { s.Standbys, s.SynchronousStandbys = 1, "a" }), "durability", OK,
+			with(func(s *server) { s.InSync, s.Wanted, s.SynchronousStandbys = 1, 1, "a" }), "durability", OK,
 			"synchronous standbys: a",
+		},
+		"hidden standbys": {
+			with(func(s *server) { s.Hidden, s.Wanted, s.SynchronousStandbys = 1, 1, "a" }), "durability", Skip,
+			"may not see",
 		},
 		"ids for years":    {with(func(s *server) { s.Age = 200_000_000 }), "wraparound", OK, "1947 million"},
 		"vacuum is behind": {with(func(s *server) { s.Age = 1_700_000_000 }), "wraparound", Warn, "447 million"},

@@ -1,10 +1,14 @@
 package doctor
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -71,4 +75,34 @@ func TestFailoverSlot(t *testing.T) {
 	db.Exec(t, `select pg_reload_conf()`)
 	standby.StopFast()
 	await(db, Fail, "waits for standby, which nobody reads")
+}
+
+// TestMissingSynchronousStandby: that a COMMIT waits for standbys that are not there is said, also to a role that sees
+// no statistics of others.
+func TestMissingSynchronousStandby(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewServer(t).Database(t, migrations.Outbox)
+	cfg := db.Pool.Config()
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `set role pg_read_all_data`)
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db.RequireStandby(t, pgtest.Nobody)
+	expect(t, Examine(t.Context(), Subject{DB: pool, Schema: db.Schema}), "durability", Fail,
+		"a COMMIT waits for 1 of the standbys nobody, and 0 of them are connected")
+	for setting, want := range map[string]int64{
+		"a, b": 1, "2 (a, b, c)": 2, "first 3 (a, b, c)": 3, " ANY 2(a, b)": 2, `"any 2 (a)"`: 1,
+	} {
+		db.Exec(t, `alter system set synchronous_standby_names = '`+setting+`'`)
+		db.Exec(t, `select pg_reload_conf()`)
+		pgtest.Await(t, setting, func() (bool, error) {
+			s, err := readServer(t.Context(), pool)
+			return s.SynchronousStandbys == setting && s.Wanted == want, err
+		})
+	}
 }

@@ -25,8 +25,10 @@ type server struct {
 	Fsync, FullPageWrites bool
 	SynchronousCommit     string
 	SynchronousStandbys   string
+	Wanted                int64 // standbys that a COMMIT waits for
 	Autovacuum            bool
 	Standbys              int64
+	InSync, Hidden        int64 // standbys that are synchronous; or may be, but this role may not see it
 	Encrypted             bool
 	Age                   int64 // of the oldest transaction or multixact id of any database
 	Failsafe              int64 // vacuum_failsafe_age
@@ -35,8 +37,8 @@ type server struct {
 func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
 	err = db.QueryRow(ctx, queryServer).Scan(&s.Recovery, &s.ReadOnly, &s.Version, &s.Number, &s.Fsync,
 		&s.FullPageWrites,
-		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted, &s.Age,
-		&s.Failsafe)
+		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Wanted, &s.Autovacuum, &s.Standbys, &s.InSync, &s.Hidden,
+		&s.Encrypted, &s.Age, &s.Failsafe)
 	return s, err
 }
 
@@ -176,6 +178,14 @@ func (f *findings) wraparound(s server) {
 
 // durability examines what a crash or a failover takes back.
 func (f *findings) durability(s server) {
+	lacks := s.SynchronousStandbys != "" && s.InSync+s.Hidden < s.Wanted
+	if lacks {
+		f.add(Fail, "durability", fmt.Sprintf("a COMMIT waits for %d of the standbys %s, and %d of them are connected",
+			s.Wanted, s.SynchronousStandbys, s.InSync+s.Hidden),
+			"Producers and workers hang in their COMMIT: others may see what they wrote, and they get no answer.",
+			"Bring the standby back. Only if a failover may lose what is committed until then: alter system set "+
+				"synchronous_standby_names = ''; select pg_reload_conf()")
+	}
 	switch {
 	case !s.Fsync || !s.FullPageWrites:
 		f.add(Fail, "durability", fmt.Sprintf("fsync %s, full_page_writes %s", onOff(s.Fsync), onOff(s.FullPageWrites)),
@@ -187,6 +197,9 @@ func (f *findings) durability(s server) {
 			"The relay and the inbox switch it on for themselves. Your own transactions may be gone after a crash, "+
 				"with their events.",
 			"alter role ... set synchronous_commit = on, where that matters")
+	case lacks:
+	case s.Hidden > 0:
+		f.skip("durability", "this role may not see which standbys are synchronous; grant pg_read_all_stats to it")
 	case s.SynchronousStandbys == "" && s.Standbys > 0:
 		f.add(Warn, "durability", fmt.Sprintf("%d standbys, none of them synchronous", s.Standbys),
 			"A failover may lose commits whose events are published already, and effects whose offsets are committed.",

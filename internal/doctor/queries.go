@@ -1,16 +1,21 @@
 package doctor
 
 const (
+	// A COMMIT waits for one of a plain list, for as many as "first 2 (a, b)" and "any 2 (a, b)" say.
 	queryServer = `-- doctor: server
 select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('server_version'),
 	current_setting('server_version_num')::int,
 	current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
-	current_setting('synchronous_standby_names'), current_setting('autovacuum') = 'on'
-	and current_setting('track_counts') = 'on',
-	(select count(*) from pg_stat_replication where state = 'streaming'),
+	current_setting('synchronous_standby_names'),
+	coalesce(substring(current_setting('synchronous_standby_names')
+		from '(?i)^\s*(?:first\s|any\s)?\s*(\d+)\s*\(')::int, 1),
+	current_setting('autovacuum') = 'on' and current_setting('track_counts') = 'on',
+	r.streaming, r.in_sync, r.hidden,
 	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false),
 	(select max(greatest(age(d.datfrozenxid), mxid_age(d.datminmxid))) from pg_database d),
-	current_setting('vacuum_failsafe_age')::int`
+	current_setting('vacuum_failsafe_age')::int
+from (select count(*) filter (where state = 'streaming'), count(*) filter (where sync_state in ('sync', 'quorum')),
+	count(*) filter (where state is null) from pg_stat_replication) r (streaming, in_sync, hidden)`
 
 	// Asked before statements that only Postgres understands.
 	queryVersion = `-- doctor: version
