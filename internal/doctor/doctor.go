@@ -188,6 +188,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	f.tables(ctx, s)
 	f.altered(ctx, s.DB)
 	f.triggers(ctx, s)
+	f.waits(ctx, s)
 	f.others(ctx, s)
 	return append(f.list, Locks(ctx, s, f.list)...)
 }

@@ -37,21 +37,63 @@ type blocker struct {
 }
 
 func (b blocker) String() string {
-	who := fmt.Sprintf("session %d", b.PID)
+	if b.Has {
+		return b.who() + " holds an ACCESS EXCLUSIVE lock on " + b.Tables
+	}
+	return b.who() + " wants an ACCESS EXCLUSIVE lock on " + b.Tables + ", and itself waits for " + b.WaitsFor
+}
+
+func (b blocker) who() string {
 	switch {
 	case b.PID == 0:
-		return "a prepared transaction holds an ACCESS EXCLUSIVE lock on " + b.Tables
+		return "a prepared transaction"
 	case b.IsHidden:
-		who += " (of another role; grant pg_read_all_stats to this one to see what it does)"
-	default:
-		who += fmt.Sprintf(" (application_name %q, %s, in its transaction since %v: %s)", b.App, b.State,
-			time.Duration(b.Seconds*float64(time.Second)).Round(time.Second),
-			strings.Join(strings.Fields(b.Query), " "))
+		return fmt.Sprintf("session %d (of another role; grant pg_read_all_stats to this one to see what it does)",
+			b.PID)
 	}
-	if b.Has {
-		return who + " holds an ACCESS EXCLUSIVE lock on " + b.Tables
+	return fmt.Sprintf("session %d (application_name %q, %s, in its transaction since %v: %s)", b.PID, b.App, b.State,
+		time.Duration(b.Seconds*float64(time.Second)).Round(time.Second), strings.Join(strings.Fields(b.Query), " "))
+}
+
+// next is how to end what a session or a prepared transaction has.
+func (b blocker) next() string {
+	if b.PID == 0 {
+		return "Commit it or roll it back: select * from pg_prepared_xacts"
 	}
-	return who + " wants an ACCESS EXCLUSIVE lock on " + b.Tables + ", and itself waits for " + b.WaitsFor
+	return fmt.Sprintf("Wait for it, or end it: select pg_terminate_backend(%d)", b.PID)
+}
+
+// waits names the sessions that others wait for: with a lock that lets readers pass, such as that of create index, or
+// with rows that they have changed.
+func (f *findings) waits(ctx context.Context, s Subject) {
+	const check = "waits"
+	rows, err := s.DB.Query(ctx, queryWaits, tables, s.Schema)
+	if err != nil {
+		f.failed(check, err)
+		return
+	}
+	var b blocker
+	var count int64
+	var waited float64
+	before := len(f.list)
+	_, err = pgx.ForEachRow(rows, []any{&b.PID, &count, &waited, &b.App, &b.State, &b.Seconds, &b.Query, &b.IsHidden},
+		func() error {
+			longest := time.Duration(waited * float64(time.Second))
+			severity := Warn
+			if longest > waitsLong {
+				severity = Fail
+			}
+			f.add(severity, check, fmt.Sprintf("for %s others wait, %d sessions, the first since %v", b.who(), count,
+				longest.Round(time.Second)), "It has a table or rows that producers, relays or workers want to write.",
+				b.next())
+			return nil
+		})
+	switch {
+	case err != nil:
+		f.failed(check, err)
+	case len(f.list) == before:
+		f.ok(check, "no session waits for another one's lock for long")
+	}
 }
 
 func readBlockers(ctx context.Context, db *pgxpool.Pool, schema string) ([]blocker, error) {
@@ -102,12 +144,8 @@ func Locks(ctx context.Context, s Subject, of []Finding) []Finding {
 		f.failed(check, err)
 	}
 	for _, b := range list {
-		next := fmt.Sprintf("Wait for it, or end it: select pg_terminate_backend(%d)", b.PID)
-		if b.PID == 0 {
-			next = "Commit it or roll it back: select * from pg_prepared_xacts"
-		}
 		f.add(Fail, check, b.String(), "Nobody reads or writes them meanwhile: producers, relays and workers wait.",
-			next)
+			b.next())
 	}
 	if len(list) == 0 && err == nil {
 		f.add(Warn, check, "a look took too long, and by now no session has a table to itself", "Something was in "+

@@ -75,6 +75,46 @@ func TestLocks(t *testing.T) {
 	}
 }
 
+// TestWaits: a session that others wait for is named, though the tables can be read: one that has a table, and one that
+// has changed a row. One that waits itself is not.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	holder, writer, next := db.Connect(t), db.Connect(t), db.Connect(t)
+	ended := make(chan error, 2)
+	for what, c := range map[string]struct{ hold, wait string }{
+		"an index is made": {
+			`create index on outbox_event (topic)`, `insert into outbox_event (topic, type) values ('t', 'T')`,
+		},
+		"a row is changed": {
+			`select from outbox_lane where lane = 3 for update`, `update outbox_lane set lane = 3 where lane = 3`,
+		},
+	} {
+		execAll(t, holder, `set application_name = 'rewriter'`, `begin`, c.hold)
+		for _, conn := range []*pgx.Conn{writer, next} {
+			go func() {
+				_, err := conn.Exec(context.WithoutCancel(t.Context()), c.wait)
+				ended <- err
+			}()
+			pgtest.AwaitBlocked(t, db, conn.PgConn().PID())
+		}
+		pgtest.AwaitSQL(t, db, `select coalesce(max(waitstart) < clock_timestamp() - interval '5.1 s', false)
+			from pg_locks where pid = any ($1) and not granted`, []uint32{writer.PgConn().PID(), next.PgConn().PID()})
+		got, text := worst(Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), "waits")
+		if got != Warn || strings.Count(text, "for session") != 1 || !strings.Contains(text, fmt.Sprintf(
+			`for session %d (application_name "rewriter", idle in transaction, `, holder.PgConn().PID())) {
+			t.Errorf("%s: %q %s", what, got, text)
+		}
+		execAll(t, holder, `rollback`)
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	expect(t, Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), "waits", OK, "no session waits")
+}
+
 // TestLimitBehindAPooler: the limit stays with no server's session that others use next.
 func TestLimitBehindAPooler(t *testing.T) {
 	t.Parallel()

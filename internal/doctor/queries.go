@@ -106,6 +106,34 @@ where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid is di
 group by l.pid, a.application_name, a.state, a.xact_start, a.query
 order by bool_or(l.granted) desc, a.xact_start`
 
+	// Who waits for a row has a lock on its table, and waits for a transaction or a tuple. A session that itself waits
+	// is not named: the one that it waits for is.
+	queryWaits = `-- doctor: waits
+with named as (
+	select c.oid from pg_class c where c.relname = any ($1)
+		and case $2 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($2)) end
+), tables as (
+	select n.oid from named n
+	union all
+	select h.inhrelid from pg_inherits h join named n on n.oid = h.inhparent
+), locks as materialized (
+	select l.pid, l.granted, l.waitstart, l.locktype, t.oid from pg_locks l left join tables t on t.oid = l.relation
+		and l.database = (select d.oid from pg_database d where d.datname = current_database())
+	where l.pid is distinct from pg_backend_pid()
+), waiting as materialized (
+	select w.pid, clock_timestamp() - w.waitstart as since from locks w
+	where not w.granted and w.waitstart < clock_timestamp() - interval '5 seconds' and (w.oid is not null
+		or w.locktype in ('transactionid', 'tuple')
+			and exists (select from locks h where h.pid = w.pid and h.granted and h.oid is not null))
+)
+select b.pid::bigint, count(*), extract(epoch from max(w.since))::float8, coalesce(a.application_name, ''),
+	coalesce(a.state, ''), coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8,
+	coalesce(left(a.query, 100), ''), a.xact_start is null and b.pid > 0
+from waiting w cross join lateral (select distinct unnest(pg_blocking_pids(w.pid))) b (pid)
+left join pg_stat_activity a on a.pid = b.pid
+where not exists (select from locks l where l.pid = b.pid and not l.granted)
+group by b.pid, a.application_name, a.state, a.xact_start, a.query order by 3 desc limit 5`
+
 	queryOtherOutboxes = `-- doctor: other outboxes
 select n.nspname::text, has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
 	and has_table_privilege(m.oid, 'select')
