@@ -509,7 +509,7 @@ func TestProgress(t *testing.T) {
 		`insert into inbox_consumer (consumer_name, floor, window_days, programs) select c, now(), 14,
 			case c when 'left' then jsonb_build_object('p', jsonb_build_object('seen', now() - interval '17 min')) else jsonb_build_object('p', jsonb_build_object('host', 'a', 'group', '',
 			'version', '', 'seen', now())) end
-		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open,soon,cut}'::text[]) c`)
+		from unnest('{stuck,slow,left,failing,crashing,well,grown,gone,open,soon,cut,ahead,shorter}'::text[]) c`)
 	db.Exec(t,
 		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
 				trying_at, trying_reason)
@@ -526,7 +526,11 @@ func TestProgress(t *testing.T) {
 		('slow', $1, 0, 2, 2, 0, now(), null), ('slow', $1, 3, 2, 2, 0, now(), null),
 		('slow', $1, 1, 0, 2, 0, now(), null),
 		('well', $1, 0, 2, 2, 0, now() - interval '1 hour', null), ('well', $1, 1, 2, 2, 0, now(), null),
-		('well', $1, 2, 0, 2, 0, now() - interval '1 hour', null),
+		('well', $1, 2, 0, 2, 0, now() + interval '1 hour', null),
+		('ahead', $1, 0, 2, 2, 0, now(), null), ('ahead', $1, 1, 2, 2, 0, now(), null),
+		('ahead', $1, 2, 0, 2, 0, now() - interval '1 hour', null), ('ahead', $1, 3, 2, 2, 0, now(), null),
+		('shorter', $1, 0, 7, 7, 0, now() - interval '1 hour', null), ('shorter', $1, 1, 2, 2, 0, now(), null),
+		('shorter', $1, 3, 2, 2, 0, now(), null), ('left', $1, 2, 0, 0, 0, now() - interval '1 hour', null),
 		('well', $1, 3, 0, 2, 0, now() - interval '1 hour', now())`, topic)
 	grown := kafkatest.Topic(t, 4) // by a partition with records, a partition with a new one, and an empty partition
 	kafkatest.Produce(t, grown, kafkatest.Record{Partition: 1, Value: []byte("v"), Time: old},
@@ -587,7 +591,11 @@ func TestProgress(t *testing.T) {
 		}},
 		"progress left": {Fail, []string{
 			"no worker runs it, the last one left 17m", " ago; the effect has failed: no such column: " + topic +
-				"/0 (at 1 of 2)", "Start its workers",
+				"/0 (at 1 of 2)", "Start its workers", " ago: " + topic + "/2 (at 0 of 2)",
+		}},
+		"progress shorter": {Fail, []string{
+			"the log ends before the progress: " + topic + "/0 (at 7 of 2)",
+			"nothing is decided, and no batch is running: " + topic + "/0 (at 0 of 2)",
 		}},
 	} {
 		severity, _ := worst(list, check)
@@ -598,6 +606,8 @@ func TestProgress(t *testing.T) {
 			}
 		}
 	}
+	expect(t, list, "progress ahead", Skip, "is ahead of this machine's clock, and hides how long those behind it "+
+		"wait: "+topic+"/2 (at 0 of 2)")
 	expect(t, list, "progress well", OK, "no record older than a minute")
 	expect(t, list, "progress open", Fail, "an open Kafka transaction holds records: "+open+"/0 (at 1 of 3)")
 	if _, text := worst(list, "progress stuck"); strings.Contains(text, "transaction") {

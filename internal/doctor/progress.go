@@ -54,6 +54,8 @@ type lag struct {
 	waits   map[cause]*waitingList // by what they wait for
 	unknown []string               // partitions with old records that have no row
 	unread  []string               // partitions whose log begins behind the progress
+	shorter []string               // partitions whose log ends before the progress
+	ahead   []string               // partitions with records of unknown age
 	wrong   []error                // topics and partitions without an answer
 }
 
@@ -107,13 +109,22 @@ func (f *findings) lag(consumer string, l lag) {
 			"publishes again what the archive has; otherwise correct the business tables. The workers go on at the "+
 			"next record, and this ends then. Raise the topic's retention.ms.")
 	}
-	if len(l.waits)+len(l.unknown)+len(l.unread) == 0 && l.looked > 0 {
+	if len(l.shorter) > 0 {
+		f.add(Warn, check, "the log ends before the progress: "+some(l.shorter, l.of), "The topic was deleted and "+
+			"made again, or an election cut its end: undecided records may be gone, and those that it has now wait.",
+			"Start the workers, or look at their logs: they begin such a log anew, or halt if they go by offsets.")
+	}
+	if len(l.waits)+len(l.unknown)+len(l.unread)+len(l.shorter)+len(l.ahead) == 0 && l.looked > 0 {
 		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(l.waits), func(a, b cause) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.why, b.why))
 	}) {
 		f.waiting(consumer, l.of, c, l.waits[c])
+	}
+	if len(l.ahead) > 0 {
+		f.unknown(check, "a record's time is ahead of this machine's clock, and hides how long those behind it wait: "+
+			some(l.ahead, l.of))
 	}
 	if len(l.unknown) > 0 {
 		f.add(Fail, check, "the database does not know "+strings.Join(l.unknown, ", "),
@@ -217,7 +228,7 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 	}
 	l.of, l.left, l.starts = len(c.Partitions), left(c), restarts(c)
 	l.wrong, l.waits = wrong, map[cause]*waitingList{}
-	var waits []operator.PartitionState
+	var waits, unsure []operator.PartitionState
 	known := map[place]bool{}
 	for _, p := range c.Partitions {
 		at := place{p.Topic, int(p.Partition)}
@@ -233,11 +244,38 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 			}
 			p.From = log.FirstOffset
 		}
-		if _, aged := old(log); p.HaltedAt == nil && (aged > p.From || p.Attempts > 1 && log.LastOffset > p.From) {
+		if p.From > log.LastOffset && p.Unmoved > soon {
+			l.shorter = append(l.shorter, fmt.Sprintf("%v (at %d of %d)", at, p.From, log.LastOffset))
+			p.From = log.FirstOffset
+		}
+		_, aged := old(log)
+		switch {
+		case p.HaltedAt != nil || p.From >= log.LastOffset:
+		case aged > p.From || p.Attempts > 1:
 			waits = append(waits, p)
+		case p.Unmoved > soon:
+			unsure = append(unsure, p)
 		}
 	}
-	ends := stable(ctx, client, waits)
+	// A record whose time is ahead of the clock hides how old those behind it are.
+	ahead, err := ask(ctx, client, unsure, kafka.ReadUncommitted, func(partition int) kafka.OffsetRequest {
+		return kafka.TimeOffsetOf(partition, now.Add(soon))
+	})
+	if err != nil {
+		return l, err
+	}
+	for _, p := range unsure {
+		at := place{p.Topic, int(p.Partition)}
+		_, aged := old(logs[at])
+		switch _, hides := ahead[at].Offsets[aged]; {
+		case hides && (l.left != "" || p.TryingAt != nil):
+			waits = append(waits, p)
+		case hides:
+			l.ahead = append(l.ahead, fmt.Sprintf("%v (at %d of %d)", at, p.From, logs[at].LastOffset))
+		}
+	}
+	// Where the first open transaction of each partition begins. Without an answer that is unknown.
+	ends, _ := ask(ctx, client, waits, kafka.ReadCommitted, kafka.LastOffsetOf)
 	for _, p := range waits {
 		at := place{p.Topic, int(p.Partition)}
 		end, ok := ends[at]
@@ -339,19 +377,18 @@ func left(c operator.ConsumerDiagnosis) string {
 	return ""
 }
 
-// stable asks where the first open transaction of each partition begins. Without an answer that is unknown.
-func stable(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (
-	found map[place]kafka.PartitionOffsets,
-) {
+// ask asks for an offset of each partition.
+func ask(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState, level kafka.IsolationLevel,
+	of func(partition int) kafka.OffsetRequest,
+) (map[place]kafka.PartitionOffsets, error) {
 	if len(partitions) == 0 {
-		return nil
+		return nil, nil
 	}
 	list := map[string][]kafka.OffsetRequest{}
 	for _, p := range partitions {
-		list[p.Topic] = append(list[p.Topic], kafka.LastOffsetOf(int(p.Partition)))
+		list[p.Topic] = append(list[p.Topic], of(int(p.Partition)))
 	}
-	found, _ = offsets(ctx, client, list, kafka.ReadCommitted)
-	return found
+	return offsets(ctx, client, list, level)
 }
 
 // old returns the ends of the records that are older than waitsLong, and than soon.
