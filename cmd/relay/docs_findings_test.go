@@ -45,7 +45,7 @@ func TestFindingsNameCommands(t *testing.T) {
 			t.Errorf("%s: relay %s: %v", where, strings.Join(args, " "), err)
 		}
 	}
-	commands, tools := 0, []string{"kafka-topics.sh", "kafka-configs.sh"}
+	commands, tools := 0, []string{"kafka-topics.sh", "kafka-configs.sh", "kafka-consumer-groups.sh"}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue

@@ -76,7 +76,10 @@ func TestCauses(t *testing.T) {
 		"not moved": {
 			list: []at{still(20*time.Second, 0)}, severity: Warn, part: "nothing is decided, and no batch is running",
 		},
-		"not moved for long": {list: []at{still(70*time.Second, 9)}, severity: Fail, part: "nothing is decided"},
+		"not moved for long": {
+			list: []at{still(70*time.Second, 9)}, severity: Fail, part: "nothing is decided",
+			next: "--describe --all-groups --members",
+		},
 		"one partition": {
 			list: []at{still(0, 1), still(0, 99)}, severity: Warn, next: "More workers do not help",
 			part: "100 records older than a minute are not decided, 99 % of them in t/1",
