@@ -102,7 +102,7 @@ func TestTopic(t *testing.T) {
 	if status, page = s.post(at+"accept-cluster", "cluster", "the-new-one"); status != http.StatusOK {
 		t.Errorf("%d %s", status, page)
 	}
-	wants(t, s.get(path), "the-new-one", "0 of its events may have been written")
+	wants(t, s.get(path), "the-new-one", "0 of its events may have been written", "Topic "+name+" held")
 	for action, want := range map[string]int64{"accept partitions": 1, "discard held": 2, "accept cluster": 1} {
 		if n := audited(t, db, action); n != want {
 			t.Errorf("the audit has %d of %q", n, action)
