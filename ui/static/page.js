@@ -40,9 +40,19 @@
     }
   };
 
+  // On a phone a row is a list: each cell names its column.
+  const lists = (root) => {
+    for (const table of root.querySelectorAll(".scroll > table:has(thead)")) {
+      const names = [...table.tHead.rows[0].cells].map((c) => c.textContent);
+      for (const row of table.tBodies[0].rows) [...row.cells].forEach((c, i) => { c.dataset.of = names[i]; });
+      table.classList.add("list");
+    }
+  };
+
   const main = document.querySelector("main");
   local(document);
   copies(main);
+  lists(main);
 
   const every = Number(main.dataset.live);
   if (!every) return;
@@ -64,6 +74,7 @@
       const fresh = next.querySelector("main");
       local(fresh);
       copies(fresh);
+      lists(fresh);
       for (const d of main.querySelectorAll("details[open][id]")) fresh.querySelector("#" + CSS.escape(d.id))?.setAttribute("open", "");
       const scrolled = [...main.querySelectorAll(".scroll")].map((s) => s.scrollLeft);
       main.replaceChildren(...fresh.childNodes);

@@ -160,6 +160,10 @@ const overflow = `(() => {
 		wide.slice(-4).map(e => e.outerHTML.slice(0, 200)).join("\n") + (wide.length ? "" : page.innerHTML);
 })()`
 
+// aside names the tables with something out of sight, to the right; empty: there are none.
+const aside = `[...document.querySelectorAll(".scroll")].filter(s => s.scrollWidth > s.clientWidth).map(s =>
+	s.getAttribute("aria-label") + ": " + s.scrollWidth + " of " + s.clientWidth).join(", ")`
+
 // looks are the themes that a page is examined in, with axe's rules for each.
 func looks() [][2]string {
 	light := [2]string{"light", allRules}
@@ -182,9 +186,15 @@ func (b *tab) examine(name string) {
 	if b.js(overflow, &wide); wide != "" {
 		b.t.Errorf("%s is too wide for a phone: %s", name, wide)
 	}
+	if b.js(aside, &wide); wide != "" {
+		b.t.Errorf("%s hides something of tables on a phone: %s", name, wide)
+	}
 	b.size(desktop)
 	if b.js(overflow, &wide); wide != "" {
 		b.t.Errorf("%s is too wide: %s", name, wide)
+	}
+	if b.js(aside, &wide); wide != "" {
+		b.t.Errorf("%s hides something of tables: %s", name, wide)
 	}
 	for _, look := range looks() {
 		b.theme(look[0])
@@ -225,10 +235,14 @@ func TestExaminationFinds(t *testing.T) {
 	b.open("/")
 	b.js(`document.querySelector("main").append(document.createElement("input"));
 		document.querySelector("footer").style.color = "#888";
-		document.querySelector("h2").style.width = "3000px"`, nil)
+		document.querySelector("h2").style.width = "3000px";
+		document.querySelector("main ol").className = "scroll"; document.querySelector("main li").style.width = "3000px"`, nil)
 	var wide string
 	if b.js(overflow, &wide); !strings.Contains(wide, "<h2") {
 		t.Errorf("what is too wide is not found: %q", wide)
+	}
+	if b.js(aside, &wide); !strings.Contains(wide, " of ") {
+		t.Errorf("what a table hides is not found: %q", wide)
 	}
 	found := strings.Join(b.axe(allRules), "\n")
 	for _, rule := range []string{"label (", "color-contrast ("} {
