@@ -46,7 +46,12 @@ func (h *Handler) stepsOf(d *reads.Database, st reads.State, m reads.Movement, a
 			Main:  figure{Value: count(k.Stuck), Unit: "stuck"},
 			Facts: []string{count(k.Unknown) + " unknown: recovery has them"},
 		})
-		list[0].worse(over(k.Stuck, look))
+		if k.Overdue > 0 {
+			list[0].Facts = []string{
+				count(k.Unknown) + " unknown", count(k.Overdue) + " overdue: no recovery takes them",
+			}
+		}
+		list[0].worse(over(k.Stuck+k.Overdue, look))
 	}
 	if st.Outbox != nil {
 		list = append(list, h.outboxSteps(st, m, all)...)

@@ -73,7 +73,7 @@ func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Fin
 		})
 	}
 	if st.Keys != nil {
-		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, nil))
+		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, st.Keys.Overdue, nil)...)
 	}
 	doctor.Mark(list, x.Acknowledged)
 	return list, at, unsure

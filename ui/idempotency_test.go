@@ -151,6 +151,17 @@ func TestIdempotencyLostReply(t *testing.T) {
 	wants(t, s.get("/audit"), "free")
 }
 
+// TestIdempotencyOverdue: the overview does not say that recovery has what no worker takes.
+func TestIdempotencyOverdue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Idempotency)
+	givenUp(t, db, "k")
+	db.Exec(t, `update idempotency_key set due_at = clock_timestamp() - interval '3 min'`)
+	page := serve(t, ui.Config{}, of("shop", db)).examined()
+	wants(t, page, "1 unknown", "1 overdue: no recovery takes them", "1 operation has been due", "relay keys unknown")
+	lacks(t, page, "recovery has them")
+}
+
 // TestIdempotencyReadOnly: a role that may only read gets no buttons.
 func TestIdempotencyReadOnly(t *testing.T) {
 	t.Parallel()

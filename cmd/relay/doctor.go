@@ -88,7 +88,7 @@ func (c *doctorCommand) examine(ctx context.Context, d database, subject doctor.
 func stuckKeys(ctx context.Context, s doctor.Subject) []doctor.Finding {
 	o, err := keysoperator.New(s.DB, s.Schema, "doctor")
 	if err != nil {
-		return []doctor.Finding{doctor.Keys(s, 0, err)}
+		return doctor.Keys(s, 0, 0, err)
 	}
 	here, _, err := o.Access(ctx)
 	var counts keysoperator.Counts
@@ -98,7 +98,7 @@ func stuckKeys(ctx context.Context, s doctor.Subject) []doctor.Finding {
 	if pgerr.Away(err) || wrongSchema(err) || err == nil && !here {
 		return nil // the examination has said so
 	}
-	return []doctor.Finding{doctor.Keys(s, counts.Stuck, err)}
+	return doctor.Keys(s, counts.Stuck, counts.Overdue, err)
 }
 
 // outboxFindings are the findings of one of several outboxes.

@@ -219,6 +219,12 @@ func TestDoctorTellsOfStuckKeys(t *testing.T) {
 			t.Errorf("no %q in\n%s\n%s", want, text, stderr)
 		}
 	}
+	db.Exec(t, `update idempotency_key set due_at = clock_timestamp() - interval '3 min' where key = 'b'`)
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 operation may or may not have happened") ||
+		!strings.Contains(text, "1 operation has been due for more than two minutes, and no recovery worker takes") ||
+		!strings.Contains(text, "run:   relay keys unknown --schema="+db.Schema+"\n") {
+		t.Errorf("of an operation that no recovery worker takes:\n%s", text)
+	}
 	outbox := outboxDB(t)
 	if _, text, _ := command(t, settings(outbox), "doctor"); strings.Contains(text, "idempotency keys") {
 		t.Errorf("it tells of keys where none are:\n%s", text)

@@ -156,14 +156,16 @@ func (o *Operator) Find(ctx context.Context, key string) (f Found, err error) {
 type Counts struct {
 	// Each ends at CountLimit.
 	Stuck, Unknown, InProgress int64
-	OldestInProgress           time.Duration // since its first claim; 0: none
+	// Overdue is how many have been due for more than two minutes: no recovery worker takes them.
+	Overdue          int64
+	OldestInProgress time.Duration // since its first claim; 0: none
 }
 
 // Count counts what is open. It reads the rows of unfinished keys alone.
 func (o *Operator) Count(ctx context.Context) (Counts, error) {
 	list, err := collect(ctx, o, "counting open operations", func(row pgx.CollectableRow) (c Counts, err error) {
 		var oldest int64
-		err = row.Scan(&c.Stuck, &c.Unknown, &c.InProgress, &oldest)
+		err = row.Scan(&c.Stuck, &c.Unknown, &c.InProgress, &oldest, &c.Overdue)
 		c.OldestInProgress = time.Duration(oldest) * time.Microsecond
 		return c, err
 	}, sqlCount, CountLimit)

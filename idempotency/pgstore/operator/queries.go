@@ -26,7 +26,8 @@ select (select count(*) from (select from {schema}idempotency_key where state = 
 		and due_at is null limit $1::bigint) s),
 	count(*) filter (where state <> 'IN_PROGRESS'), count(*) filter (where state = 'IN_PROGRESS'),
 	coalesce((extract(epoch from clock_timestamp() - min(created_at) filter (where state = 'IN_PROGRESS')) *
-		1000000)::bigint, 0)
+		1000000)::bigint, 0),
+	count(*) filter (where due_at < clock_timestamp() - interval '2 min')
 from (select state, due_at, created_at from {schema}idempotency_key
 	where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') and due_at is not null
 	order by due_at limit $1::bigint) o`
