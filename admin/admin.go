@@ -29,7 +29,7 @@ type AuditEntry struct {
 // Acknowledgement says that a person knows of a finding of the doctor, and why it stays, until a time.
 type Acknowledgement struct {
 	Check string `json:"-"`
-	// Found is what the doctor had found; its digits do not count.
+	// Found is what the doctor had found; its numbers and durations do not count.
 	Found    string    `json:"-"`
 	Operator string    `json:"operator"`
 	Reason   string    `json:"reason"`

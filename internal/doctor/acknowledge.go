@@ -48,12 +48,19 @@ func Acknowledged(ctx context.Context, s Subject) []admin.Acknowledgement {
 	return list
 }
 
-var digits = regexp.MustCompile(`[0-9]+`)
+// word matches a word, and figure one that is a number or a duration: of orders-1, as of any name, the digits count.
+var (
+	word   = regexp.MustCompile(`[^\s(),;:%]+`)
+	figure = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(h|m|s|ms|µs)?)+$`)
+)
+
+func words(found string) string {
+	return word.ReplaceAllStringFunc(found, func(w string) string { return figure.ReplaceAllString(w, "0") })
+}
 
 // Mark marks the findings that are acknowledged: warnings with the same words, whatever their figures. A failure has to
 // be mended.
 func Mark(list []Finding, acks []admin.Acknowledgement) {
-	words := func(s string) string { return digits.ReplaceAllString(s, "0") }
 	for i, f := range list {
 		for _, a := range acks {
 			if f.Severity == Warn && a.Check == f.Check && words(a.Found) == words(f.Found) {

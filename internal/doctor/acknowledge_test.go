@@ -22,4 +22,19 @@ func TestMark(t *testing.T) {
 			t.Errorf("%+v: acknowledged %v", f, f.Acknowledged)
 		}
 	}
+	const seen = "orders-1, t/0: 3 events, 5 %; 1 session (10.0.0.1) since 38s"
+	for found, known := range map[string]bool{
+		seen: true, "orders-1, t/0: 7 events, 50 %; 2 session (10.0.0.1) since 1h2m3s": true,
+		"orders-1, t/0: 3 events, 5 %; 1 session (10.0.0.1) since 1.5ms":  true,
+		"orders-2, t/0: 3 events, 5 %; 1 session (10.0.0.1) since 38s":    false,
+		"orders-1, t/1: 3 events, 5 %; 1 session (10.0.0.1) since 38s":    false,
+		"orders-1, t/0: 3 events, 5 %; 1 session (10.0.0.2) since 38s":    false,
+		"orders-1, t/0: 3 events, 5 %; 1 session (10.0.0.1) since 38s, 1": false,
+	} {
+		list := []Finding{{Check: "paused", Severity: Warn, Found: found}}
+		Mark(list, []admin.Acknowledgement{{Check: "paused", Found: seen}})
+		if (list[0].Acknowledged != nil) != known {
+			t.Errorf("%s is acknowledged: %v", found, !known)
+		}
+	}
 }

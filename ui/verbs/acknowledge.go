@@ -13,7 +13,7 @@ import (
 // Acknowledge says that a warning of the doctor is known, and stays for some days.
 type Acknowledge struct {
 	Check string `line:"" shown:"(required)" help:"Which check, as relay doctor names it."`
-	Found string `line:"" shown:"(required)" help:"What it has found, as relay doctor says it; digits do not count."`
+	Found string `line:"" shown:"(required)" help:"What it has found, as relay doctor says it; numbers and durations do not count."`
 	Days  int    `line:"" default:"7" help:"For how long, at most 365. 0 ends an acknowledgement."`
 }
 
