@@ -75,6 +75,7 @@ const (
 	leaves                  // no worker runs
 	opened                  // an open Kafka transaction
 	runs                    // a batch is running
+	loses                   // batches run and end, and decide nothing
 	stands                  // nothing of that
 	late                    // the progress moves
 )
@@ -192,6 +193,12 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 			"is slow, or hangs. Events behind it wait; more workers do not help.", "See what the session does, or "+
 			"what the effect calls. inbox.Config.EffectTimeout (5 min) ends a batch whose effect observes its "+
 			"context.")
+		f.run("inbox", "consumers", "--consumer="+consumer)
+	case loses:
+		f.add(severity, check, fmt.Sprintf("batches run and end, and nothing is decided (%s): %s, unmoved for %v",
+			c.why, where, since), "They lose against other sessions, most likely. Events behind them wait; more "+
+			"workers do not help.", "See in pg_stat_activity what a session does that they wait for, and end that. "+
+			"The worker's log says why a batch begins again.")
 		f.run("inbox", "consumers", "--consumer="+consumer)
 	case stands:
 		f.add(severity, check, fmt.Sprintf("nothing is decided, and no batch is running: %s, unmoved for %v", where,
@@ -319,10 +326,15 @@ func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable 
 	case p.TryingAt != nil:
 		since, why = time.Since(*p.TryingAt), cause{fails, ofEvent.ReplaceAllString(p.Trying, "")}
 		long = since > waitsLong
+		if p.Batch != nil && strings.Contains(p.Batch.By, "waiting for a lock") {
+			why.why += " (now " + p.Batch.By + ")"
+		}
 	case p.Batch != nil && p.Batch.For < 0:
 		why = cause{runs, " or less (grant pg_read_all_stats to this role)"}
 	case p.Batch != nil && p.Batch.For > soon:
 		since, why = p.Batch.For, cause{runs, " (" + p.Batch.By + ")"}
+	case p.Batch != nil && p.Unmoved > waitsLong && older > p.From:
+		why = cause{loses, p.Batch.By}
 	case p.Batch != nil, p.Unmoved <= soon:
 		why.kind = late
 	case 0 <= stable && stable <= p.From && p.From < log.LastOffset:

@@ -31,6 +31,10 @@ func TestCauses(t *testing.T) {
 		since := time.Now().Add(-d)
 		return at{operator.PartitionState{Unmoved: time.Hour, TryingAt: &since, Trying: trying}, 0}
 	}
+	waiting := func(p at, by string) at {
+		p.Batch = &operator.Batch{By: by}
+		return p
+	}
 	one := failing(88*time.Second, "event 1 at offset 7, attempt 4: refused")
 	two := failing(80*time.Second, "event 2 at offset 9, attempt 7: refused")
 	again := operator.ConsumerDiagnosis{ConsumerState: operator.ConsumerState{Starts: 6, StartsOn: "h1"}}
@@ -73,6 +77,14 @@ func TestCauses(t *testing.T) {
 		"hangs":             {list: batch(time.Hour, 6*time.Minute), severity: Fail, part: "running for 6m0s"},
 		"hidden":            {list: batch(time.Hour, -1), severity: Fail, part: "or less (grant pg_read_all_stats"},
 		"batch after batch": {list: batch(20*time.Second, time.Second), severity: Warn, part: "9 records older"},
+		"batches lose": {
+			list: batch(70*time.Second, time.Second), severity: Fail, next: "pg_stat_activity",
+			part: "batches run and end, and nothing is decided (w on 10.0.0.7): t/0 (at 0 of 100), unmoved for 1m10s",
+		},
+		"fails at a lock": {
+			list: []at{waiting(failing(20*time.Second, "lock timeout"), "waiting for a lock of pid 7")}, severity: Warn,
+			part: "the effect fails: lock timeout (now waiting for a lock of pid 7): t/0",
+		},
 		"not moved": {
 			list: []at{still(20*time.Second, 0)}, severity: Warn, part: "nothing is decided, and no batch is running",
 		},
