@@ -385,7 +385,12 @@ func left(c operator.ConsumerDiagnosis) string {
 	case c.ReportedAt == nil:
 		return "no worker runs it"
 	case time.Since(*c.ReportedAt) > gone:
-		return fmt.Sprintf("no worker runs it, the last one left %v ago", time.Since(*c.ReportedAt).Round(time.Second))
+		ago := time.Since(*c.ReportedAt).Round(time.Second)
+		if d := c.ReportedAt.Sub(c.SeenAt); 0 <= d && d < gone/3 { // a worker reports every 20 s
+			return fmt.Sprintf("no worker has reported since the start of the last one, %v ago: it ended, or runs "+
+				"without Inbox.Run", ago)
+		}
+		return fmt.Sprintf("no worker runs it, the last one left %v ago", ago)
 	}
 	return ""
 }

@@ -142,5 +142,9 @@ func TestLeft(t *testing.T) {
 		if got := left(d); (got != "") != c.left {
 			t.Errorf("%s: %q", name, got)
 		}
+		d.SeenAt = at.Add(-time.Second)
+		if got := left(d); c.left != strings.Contains(got, "it ended, or runs without Inbox.Run") {
+			t.Errorf("%s, and it has reported at its start alone: %q", name, got)
+		}
 	}
 }
