@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,7 +43,9 @@ type ConsumerDiagnosis struct {
 	Quarantined int64
 	ParkedKeys  int64
 	Releasing   int64 // keys, and events that are parked alone, that are released and not taken yet
-	Parks       Parks
+	// ReleasingFor is for how long a key has been released.
+	ReleasingFor time.Duration
+	Parks        Parks
 }
 
 // Parks is what a consumer has parked within two minutes.
@@ -111,8 +114,10 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string, readsOnly bo
 	}
 	d.Consumers, err = audit.Read(ctx, db, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
 		var name string
-		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Releasing, &c.Parks.Events, &c.Parks.Code,
-			&c.Parks.OfCode, &c.Parks.Effects)
+		var releasing float64
+		err = row.Scan(&name, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Releasing, &releasing, &c.Parks.Events,
+			&c.Parks.Code, &c.Parks.OfCode, &c.Parks.Effects)
+		c.ReleasingFor = time.Duration(releasing * float64(time.Second))
 		if i := slices.IndexFunc(list, func(s ConsumerState) bool { return s.Consumer == name }); i >= 0 {
 			c.ConsumerState = list[i]
 		}

@@ -232,6 +232,12 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset,
 					record_millis, state) values ('f', gen_random_uuid(), 'failed', 't', 0, 0, 0, 'releasing')`,
 		}, "consumer f", Warn, "2 released keys or events wait for a worker"},
+		"a release that hangs": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, programs) values ('slow', now(), 3,
+				jsonb_build_object('p', jsonb_build_object('seen', now())))`,
+			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state, since)
+				values ('slow', sha256('x'), 't', 'k', '', 'releasing', now() - interval '2 min')`,
+		}, "consumer slow", Warn, "1 released keys or events are not applied yet, one since 2m"},
 		"a release under way": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days, programs)
 				values ('g', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,

@@ -398,10 +398,18 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			Round(time.Second)), "A worker goes on, and its window no longer keeps days: repeats of events whose days "+
 			"are dropped are quarantined.", "Stop its workers; or restart one, which ends the retirement.")
 	}
-	if c.Releasing > 0 && len(c.Programs) == 0 {
+	silent := c.ReportedAt == nil || time.Since(*c.ReportedAt) > gone
+	switch {
+	case c.Releasing > 0 && silent:
 		f.add(Warn, check, fmt.Sprintf("%d released keys or events wait for a worker", c.Releasing), "No program of "+
-			"the consumer has reported for three minutes, and only its workers run what is released.",
+			"the consumer has reported for "+gone.String()+", and only its workers run what is released.",
 			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
+		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
+	case c.Releasing > 0 && c.ReleasingFor > waitsLong:
+		f.add(Warn, check, fmt.Sprintf("%d released keys or events are not applied yet, one since %v", c.Releasing,
+			c.ReleasingFor.Round(time.Second)), "A worker applies the events of a key one at a time: the list is "+
+			"long, or an effect is slow, or hangs.", "The list gets shorter meanwhile, or see what its worker's "+
+			"session does (the finding \"idle in transaction\"), and its log.")
 		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
 	}
 	if p := c.Parks; p.Events >= parksMany && p.Events > p.Effects {

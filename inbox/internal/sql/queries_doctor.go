@@ -24,6 +24,8 @@ select c.consumer_name,
 	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name and k.state = 'releasing')
 		+ (select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.key_hash is null
 			and p.state = 'releasing'),
+	coalesce((select extract(epoch from clock_timestamp() - min(k.since)) from {schema}inbox_parked_key k
+		where k.consumer_name = c.consumer_name and k.state = 'releasing'), 0)::float8,
 	coalesce(r.n, 0)::bigint, coalesce(r.code, ''), coalesce(r.of_code, 0)::bigint,
 	case when r.n is null then 0 when c.dedup = 'id' and r.id >= r.hour then
 		(select count(*) from (select from {schema}inbox_message m where m.consumer_name = c.consumer_name
