@@ -216,7 +216,7 @@ func (f findings) write(w io.Writer, d database) error {
 		const head = "CONSUMER\tWHERE\tSINCE\tID\tTOPIC\tKEY\tTYPE\tCODE\tMESSAGE ID\tNEXT"
 		line := func(table io.Writer, e inboxoperator.FoundEvent) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Consumer, e.Where, utc(e.At), e.ID,
-				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), cmp.Or(e.Code, "-"), knownID(e.MessageID),
+				cmp.Or(e.Topic, "-"), shown(e.Key), cmp.Or(e.Type, "-"), errorText(e.Code), knownID(e.MessageID),
 				cmp.Or(d.goOnInbox(e), "-"))
 		}
 		errs = append(errs, writeList(w, false, f.Inbox.Events, head, line))

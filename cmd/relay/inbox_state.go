@@ -78,7 +78,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 				fmt.Fprintf(table, "%s%s\n", begin, strings.Repeat("\t-", 10))
 			}
 			for _, t := range s.Partitions {
-				code, message := cmp.Or(t.Code, "-"), t.Error
+				code, message := errorText(t.Code), t.Error
 				if t.HaltedAt == nil && t.TryingAt != nil {
 					code, message = "trying", t.Trying
 				}

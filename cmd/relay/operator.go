@@ -260,7 +260,7 @@ func orEmpty[T any](list []T) []T {
 // shown quotes a text that is empty or has control characters for a terminal.
 func shown(s string) string { return verbs.Shown(s) }
 
-// errorText returns an error's text on one line.
+// errorText returns an error's text, or its code, on one line.
 func errorText(text string) string {
 	if text == "" {
 		return "-"

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -134,7 +133,7 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 		return writeList(p.stdout, false, list, head, func(table io.Writer, e parkedEvent) {
 			fmt.Fprintf(table, "%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, w.column(e.consumer),
 				e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
-				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), shown(cmp.Or(e.Code, "-")),
+				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), errorText(e.Code),
 				errorText(e.Error))
 		})
 	})
@@ -173,7 +172,7 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 			fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", w.column(k.Consumer), shown(k.Tenant),
 				k.Topic, shown(k.Key), state,
 				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head),
-				shown(cmp.Or(k.Code, "-")), errorText(k.Error))
+				errorText(k.Code), errorText(k.Error))
 		})
 	})
 }
@@ -210,7 +209,7 @@ func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 			{"type", shown(e.Type)},
 			{"state", e.state()},
 			{"attempts", fmt.Sprint(e.Attempts)},
-			{"code", shown(cmp.Or(e.Code, "-"))},
+			{"code", errorText(e.Code)},
 			{"error", parkedError},
 			{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
 			{"payload bytes", sizeOf(e.Bytes)},

@@ -238,7 +238,7 @@ func (c *parkedFailuresCommand[S]) run(ctx context.Context, p *program) error {
 			g admin.FailureGroup,
 		) {
 			fmt.Fprintf(table, "%d\t%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Keys, g.Alone, w.column(g.Consumer), g.Topic,
-				shown(g.Type), g.Kind, shown(cmp.Or(g.Code, "-")), g.First.UTC().Format(time.RFC3339),
+				shown(g.Type), g.Kind, errorText(g.Code), g.First.UTC().Format(time.RFC3339),
 				g.Last.UTC().Format(time.RFC3339), errorText(g.Error))
 		})
 		if err == nil && !c.JSON && len(list) == admin.MostGrouped {
