@@ -83,6 +83,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		{"free", of("did-not")},
 		{"complete", of("happened", "code", "503")},
 		{"complete", of("happened")},
+		{"complete", of("happened", "code", "201", "body", `{"payment":`, "content-type", "application/json")},
 		{"retry", []string{"key", "again"}},
 		{"retry", []string{"all", "1"}},
 	} {

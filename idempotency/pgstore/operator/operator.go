@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"strconv"
 	"strings"
 	"time"
@@ -197,10 +198,14 @@ func byHand(reason string) string { return "by hand: " + reason }
 var ErrCode = errors.New("want a status from 200 to 499: what is kept is no failure of the server")
 
 // Answer is what the callers of an operation are told that has happened, or with a failure was refused for good. An
-// empty body is none. It fails with ErrCode.
+// empty body is none. It fails with ErrCode, and if the body is not the JSON that its type says.
 func Answer(code int, failure, resource, contentType string, body []byte) (res idempotency.Result, err error) {
 	if code < 200 || code > 499 {
 		return res, fmt.Errorf("%d: %w", code, ErrCode)
+	}
+	kind, _, _ := mime.ParseMediaType(contentType)
+	if len(body) > 0 && (kind == "application/json" || strings.HasSuffix(kind, "+json")) && !json.Valid(body) {
+		return res, fmt.Errorf("the body is not JSON, as its type %s says", contentType)
 	}
 	res = idempotency.Result{Code: code, Failure: failure, Resource: resource}
 	if len(body) > 0 {

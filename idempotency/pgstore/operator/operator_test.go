@@ -193,6 +193,13 @@ func TestChangesAreRefused(t *testing.T) {
 	if _, err := operator.Answer(503, "", "", "", nil); !errors.Is(err, operator.ErrCode) {
 		t.Error(err)
 	}
+	for kind, ok := range map[string]bool{
+		"application/json; charset=utf-8": false, "application/problem+json": false, "text/plain": true, "": true,
+	} {
+		if _, err := operator.Answer(201, "", "", kind, []byte(`{"payment":`)); (err == nil) != ok {
+			t.Errorf("half an object as %q: %v", kind, err)
+		}
+	}
 	for name, err := range map[string]error{
 		"no reason":    s.o.Free(ctx, key("k"), " "),
 		"no operation": s.o.Retry(ctx, idempotency.Key{Value: "k"}, "r"),
