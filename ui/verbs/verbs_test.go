@@ -123,7 +123,7 @@ func TestIncompleteVerbsAreRefused(t *testing.T) {
 		"--epoch is missing":       verbs.AcceptNumbering{}.Verb().Refusal,
 		"watermark or offset":      verbs.MoveConsumer{To: "id"}.Verb().Refusal,
 		"neither --key nor":        verbs.RetryOperation{OfOperation: key, All: true}.Verb().Refusal,
-		"is not the JSON": verbs.CompleteOperation{
+		"is not JSON": verbs.CompleteOperation{
 			OfOperation: verbs.OfOperation{Operation: "o", Key: "k"}, Code: 201, Answer: []byte(`{"a":`),
 			ContentType: "application/json; charset=utf-8",
 		}.Verb().Refusal,
