@@ -345,6 +345,21 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 	}
 }
 
+// lost names what Kafka had no longer when the consumer came to it.
+func (f *findings) lost(check string, c inboxoperator.ConsumerDiagnosis) {
+	var lost []string
+	for _, p := range c.Partitions {
+		if p.Lost != "" {
+			lost = append(lost, fmt.Sprintf("%s/%d at %s", p.Topic, p.Partition, p.Lost))
+		}
+	}
+	if len(lost) > 0 {
+		f.add(Warn, check, "records are lost: "+some(lost, len(c.Partitions)), "Kafka had them no longer when the "+
+			"consumer came to them: their effects are missing. This is said for seven days.", "`relay replay` "+
+			"publishes again what the archive has; otherwise correct the business tables. Then acknowledge this.")
+	}
+}
+
 // parksMany is how many events, parked within two minutes, are more than a few bad ones.
 const parksMany = 10
 
@@ -359,17 +374,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 				"Look for what leaves events out, such as a wrapper of the Handler. Otherwise it is a bug: report it.")
 		}
 	}
-	var lost []string
-	for _, p := range c.Partitions {
-		if p.Lost != "" {
-			lost = append(lost, fmt.Sprintf("%s/%d at %s", p.Topic, p.Partition, p.Lost))
-		}
-	}
-	if len(lost) > 0 {
-		f.add(Warn, check, "records are lost: "+some(lost, len(c.Partitions)), "Kafka had them no longer when the "+
-			"consumer came to them: their effects are missing. This is said for seven days.", "`relay replay` "+
-			"publishes again what the archive has; otherwise correct the business tables. Then acknowledge this.")
-	}
+	f.lost(check, c)
 	if len(c.Programs) > 1 {
 		names := make([]string, len(c.Programs))
 		for i, p := range c.Programs {
