@@ -45,7 +45,7 @@ var done = map[string]string{
 	"GET /db/{db}/replay/plan":                         "Publish them once more",
 	"POST /db/{db}/replay":                             "It runs.",
 	"POST /db/{db}/replay/stop":                        "It has stopped after",
-	"POST /db/{db}/keys/retry":                         "once more.",
+	"POST /db/{db}/keys/retry":                         "once more",
 	"POST /db/{db}/keys/complete":                      "It is completed",
 	"POST /db/{db}/keys/free":                          "The key is free",
 }
