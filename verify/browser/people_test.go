@@ -88,27 +88,6 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// TestMenu: on a phone the pages' list is behind a button, which shows it, and it leads on.
-func TestMenu(t *testing.T) {
-	t.Parallel()
-	s := serve(t, ui.Config{}, of("orders", outboxDB(t)))
-	b := s.tab(t, "ann", ui.View)
-	b.open("/keys")
-	var seen bool
-	const menu = `document.querySelector("nav").checkVisibility()`
-	if b.js(menu, &seen); !seen {
-		t.Error("a wide page does not list the others")
-	}
-	b.size(phone)
-	if b.js(menu, &seen); seen {
-		t.Error("on a phone the list is in the way")
-	}
-	b.click(".menu")
-	b.awaits("the list", menu)
-	b.follow("nav a[href$='/topics']")
-	b.wants("Topics")
-}
-
 // TestWithoutScript: every page reads, and every verb works, in a browser that runs no script.
 func TestWithoutScript(t *testing.T) {
 	t.Parallel()
