@@ -40,7 +40,7 @@
     }
   };
 
-  // On a phone a row is a list: each cell names its column.
+  // Where a table has too little room a row is a list: each cell names its column.
   const lists = (root) => {
     for (const table of root.querySelectorAll(".scroll > table:has(thead)")) {
       const names = [...table.tHead.rows[0].cells].map((c) => c.textContent);
