@@ -23,11 +23,12 @@ type examined struct {
 	At       time.Time // zero: the doctor has not finished
 	Unsure   string    // why the findings are not those of now
 	Findings []finding
+	Fine     []finding // what is as it should be
 	Counts   map[string]int
 }
 
 // order sorts severities.
-var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.Skip, doctor.OK}
+var order = []doctor.Severity{doctor.Fail, doctor.Warn, doctor.Skip}
 
 func doctorPage(q *request) error {
 	var p doctorView
@@ -39,7 +40,11 @@ func doctorPage(q *request) error {
 			list, one.At, one.Unsure = q.examined(d, st)
 			for _, f := range list {
 				one.Counts[string(f.Severity)]++
-				one.Findings = append(one.Findings, q.h.guided(d, f))
+				to := &one.Findings
+				if f.Severity == doctor.OK {
+					to = &one.Fine
+				}
+				*to = append(*to, q.h.guided(d, f))
 			}
 			slices.SortStableFunc(one.Findings, func(a, b finding) int {
 				return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)

@@ -52,13 +52,13 @@ func TestDoctorPage(t *testing.T) {
 	on := " --outbox=orders --schema=" + db.Schema
 	wants(t, page, "restored wrong relay: the outbox is older than what it has published",
 		"relay fence"+on+` --reason="..."`, "Read docs/failover.md and docs/restore.md.",
-		"relay topics resume"+on+` --topic=refunds --reason="..."`, "hash well as on the servers it was tested on")
+		"relay topics resume"+on+` --topic=refunds --reason="..."`, "hash as on the servers it was tested on")
 	if strings.Index(page, "restored") > strings.Index(page, "hash") {
 		t.Error("what is wrong does not come first")
 	}
 	wants(t, s.examined(), "restored relay: the outbox is older", "relay fence"+on)
 	db.Exec(t, `update outbox_lane set reserved_seq = 50, lease_until = now()`)
-	wants(t, now(), "restored well no number in Kafka that this outbox has not given out")
+	wants(t, now(), "restored no number in Kafka that this outbox has not given out")
 }
 
 // TestDoctorAway: a database that does not answer is said to be away.
