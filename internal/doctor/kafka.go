@@ -166,7 +166,7 @@ func readSettings(ctx context.Context, client *kafka.Client, name string) (map[s
 		Resources: []kafka.DescribeConfigRequestResource{{
 			ResourceType: kafka.ResourceTypeTopic, ResourceName: name,
 			ConfigNames: []string{
-				"min.insync.replicas", "retention.ms", "retention.bytes", "cleanup.policy",
+				"min.insync.replicas", "retention.ms", "cleanup.policy",
 				"unclean.leader.election.enable",
 			},
 		}},
@@ -233,12 +233,8 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 		f.retention(check, t, window)
 	}
 	if len(f.list) == before {
-		size := ""
-		if n := t.Settings["retention.bytes"]; n != "-1" {
-			size = " and " + n + " bytes of each partition"
-		}
-		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s%s", t.Partitions, t.Replication,
-			t.Settings["min.insync.replicas"], retention(t), size)
+		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s", t.Partitions, t.Replication,
+			t.Settings["min.insync.replicas"], retention(t))
 	}
 }
 
