@@ -182,7 +182,7 @@ func (f *findings) durability(s server) {
 	if lacks {
 		f.add(Fail, "durability", fmt.Sprintf("a COMMIT waits for %d of the standbys %s, and %d of them are connected",
 			s.Wanted, s.SynchronousStandbys, s.InSync+s.Hidden),
-			"Producers and workers hang in their COMMIT: others may see what they wrote, and they get no answer.",
+			"Producers and workers hang in their COMMIT, and keep their locks. A cancelled one has committed here.",
 			"Bring the standby back. Only if a failover may lose what is committed until then: alter system set "+
 				"synchronous_standby_names = ''; select pg_reload_conf()")
 	}
