@@ -450,6 +450,7 @@ func TestKafka(t *testing.T) {
 	day := fmt.Sprint((24 * time.Hour).Milliseconds())
 	grown := kafkatest.Topic(t, 4, map[string]string{"retention.ms": "-1", "cleanup.policy": "compact"})
 	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
+	small := kafkatest.Topic(t, 3, map[string]string{"retention.ms": "2592000000", "retention.bytes": "4000"})
 	remade, fresh := kafkatest.Topic(t, 3), kafkatest.Topic(t, 3)
 	db.Exec(t, `insert into outbox_event (topic, type) values ('waiting-for', 'T')`)
 	db.Exec(t,
@@ -472,7 +473,7 @@ func TestKafka(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn, Topics: []string{fits}})
+		return Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn, Topics: []string{fits, small}})
 	}
 	list := examine(kafkatest.Brokers(t)...)
 	expect(t, list, "kafka", OK, "of cluster ")
@@ -480,6 +481,7 @@ func TestKafka(t *testing.T) {
 	expect(t, examine(kafkatest.Brokers(t)...), "kafka", Fail, "and the outbox publishes to another")
 	expect(t, list, "topic "+grown, Fail, "4 partitions, pinned to 3")
 	expect(t, list, "topic "+grown, Fail, "retention is for ever, the shortest inbox window here 14 days")
+	expect(t, list, "topic "+small, Warn, "retention is 30 days or 4000 bytes of a partition, the shortest")
 	expect(t, list, "topic "+grown, Fail, "cleanup.policy is compact")
 	expect(t, list, "topic "+remade, Fail, "nothing was ever written to it")
 	if severity, text := worst(list, "topic "+fresh); severity != Warn || !strings.Contains(text, "its pin") {
@@ -790,6 +792,10 @@ func TestJudgements(t *testing.T) {
 		"no connection left": {
 			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail,
 			"53300",
+		},
+		"a topic that is kept small": {
+			topicOf(func(t *topic) { t.Settings["retention.bytes"] = "4000" }, 0), "topic t", OK,
+			"retention 7 days or 4000 bytes of a partition",
 		},
 		"good topic": {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
 		"no inbox here": {

@@ -166,7 +166,7 @@ func readSettings(ctx context.Context, client *kafka.Client, name string) (map[s
 		Resources: []kafka.DescribeConfigRequestResource{{
 			ResourceType: kafka.ResourceTypeTopic, ResourceName: name,
 			ConfigNames: []string{
-				"min.insync.replicas", "retention.ms", "cleanup.policy",
+				"min.insync.replicas", "retention.ms", "retention.bytes", "cleanup.policy",
 				"unclean.leader.election.enable",
 			},
 		}},
@@ -325,13 +325,17 @@ func retained(t topic) (kept time.Duration, ok bool) {
 
 func retention(t topic) string {
 	kept, ok := retained(t)
+	text := kept.String()
 	switch {
 	case !ok:
-		return "unknown"
+		text = "unknown"
 	case kept < 0:
-		return "for ever"
+		text = "for ever"
 	case kept%(24*time.Hour) == 0:
-		return fmt.Sprintf("%d days", int(kept.Hours()/24))
+		text = fmt.Sprintf("%d days", int(kept.Hours()/24))
 	}
-	return kept.String()
+	if n, err := strconv.ParseInt(t.Settings["retention.bytes"], 10, 64); err == nil && n >= 0 {
+		text += fmt.Sprintf(" or %d bytes of a partition", n)
+	}
+	return text
 }

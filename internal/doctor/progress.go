@@ -108,7 +108,7 @@ func (f *findings) lag(consumer string, l lag) {
 		f.add(Fail, check, "Kafka deleted records unread: "+some(l.unread, l.of), "The topic's retention is shorter "+
 			"than the consumer was late, or somebody deleted them. Their effects are missing.", "`relay replay` "+
 			"publishes again what the archive has; otherwise correct the business tables. The workers go on at the "+
-			"next record, and this ends then. Raise the topic's retention.ms.")
+			"next record, and this ends then. Raise the topic's retention.ms or retention.bytes.")
 	}
 	if len(l.shorter) > 0 {
 		f.add(Warn, check, "the log ends before the progress: "+some(l.shorter, l.of), "The topic was deleted and "+
