@@ -369,6 +369,18 @@ func TestNextSteps(t *testing.T) {
 			func(f *findings) { f.slotList([]slot{{"debezium", "shop", false, 0, true, "reserved"}}) },
 			"pg_drop_replication_slot('debezium')", "relay wal drop",
 		},
+		"a relay that waits": {
+			func(f *findings) { f.troubled("r1, for 00:01:00: lane 22: its work is not done") },
+			"Kafka throttles", "The error says",
+		},
+		"a relay with an error": {
+			func(f *findings) { f.troubled("r1, for 00:01:00: no route") },
+			"The error says", "Kafka throttles",
+		},
+		"a pooler without a connection": {
+			func(f *findings) { f.unanswered(&pgconn.PgError{Code: "08P01", Severity: "FATAL", Message: "query_wait_timeout"}) },
+			"SHOW POOLS", "--database-url",
+		},
 		"no connection left": {
 			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) },
 			"max_connections", "--database-url",

@@ -47,8 +47,7 @@ func (f *findings) outbox(d operator.Diagnosis) {
 		"consumers in watermark mode stop there.")
 	f.leases(d)
 	for _, one := range d.Troubled {
-		f.add(Fail, "relays", one, "This relay tries again and again. What waits for that is not published, or late.",
-			"The error says what it cannot do: of Kafka or Postgres, for one lane alone, or read the WAL.")
+		f.troubled(one)
 	}
 	if len(d.Versions) > 1 {
 		f.add(Warn, "versions", "relays are of different versions: "+few(d.Versions), "An older one works as its "+
@@ -57,6 +56,16 @@ func (f *findings) outbox(d operator.Diagnosis) {
 	}
 	f.aside(d)
 	f.vacuum(d.Vacuum)
+}
+
+// troubled says what a live relay has told of itself.
+func (f *findings) troubled(one string) {
+	next := "The error says what it cannot do: of Kafka or Postgres, for one lane alone, or read the WAL."
+	if strings.HasSuffix(one, ": its work is not done") {
+		next = "It has met no error, and waits: for a quota of Kafka, of which its log says \"Kafka throttles this " +
+			"client\"; for a broker; or for a session's lock, see `waits`."
+	}
+	f.add(Fail, "relays", one, "This relay tries again and again. What waits for that is not published, or late.", next)
 }
 
 // identity says by what the database's server is told from another one after a failover or a restore.
