@@ -191,8 +191,8 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 		}
 		f.add(severity, check, fmt.Sprintf("a batch has been running for %v%s: %s", since, c.why, where), "The effect "+
 			"is slow, or hangs. Events behind it wait; more workers do not help.", "See what the session does, or "+
-			"what the effect calls. inbox.Config.EffectTimeout (5 min) ends a batch whose effect observes its "+
-			"context.")
+			"what the effect calls: beside its tx it may wait for its own locks. inbox.Config.EffectTimeout (5 min) "+
+			"ends a batch whose effect observes its context.")
 		f.run("inbox", "consumers", "--consumer="+consumer)
 	case loses:
 		f.add(severity, check, fmt.Sprintf("batches run and end, and nothing is decided (%s): %s, unmoved for %v",

@@ -213,7 +213,9 @@ const ProgressList = `-- inbox: list the progress
 with batch as (
 	select (l.classid::bigint << 32) | l.objid::bigint as key, min(a.xact_start) as since,
 		min(concat_ws(' ', nullif(a.application_name, ''), 'on ' || host(a.client_addr),
-			case when a.state like 'idle in transaction%' then 'outside of Postgres'
+			case when a.state like 'idle in transaction%' then 'outside of Postgres' || coalesce(', holding up pid '
+				|| (select string_agg(w.pid::text, ', ' order by w.pid) from pg_stat_activity w
+					where w.wait_event_type = 'Lock' and a.pid = any(pg_blocking_pids(w.pid))), '')
 			when a.wait_event_type = 'Lock' then 'waiting for a lock of pid '
 				|| array_to_string(pg_blocking_pids(a.pid), ', ') end)) as by
 	from pg_locks l left join pg_stat_activity a on a.pid = l.pid
