@@ -318,7 +318,7 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	expect(t, list, "idle in transaction", Warn, "forgetful")
+	expect(t, list, "idle in transaction", Warn, "forgetful of ")
 	expect(t, list, "prepared transactions", Warn, name)
 	expect(t, list, "replication slots", Warn, name)
 	if severity, text := worst(list, "oldest snapshot"); severity != Warn {

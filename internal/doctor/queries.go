@@ -174,7 +174,8 @@ select count(*), coalesce(min(a.pid) filter (where a.n = 1), 0), coalesce(max(a.
 	coalesce(min(a.application_name) filter (where a.n = 1), ''),
 	(select count(*) from pg_stat_activity h where h.datname = current_database()
 		and h.query = '<insufficient privilege>')
-from (select pid, application_name, extract(epoch from clock_timestamp() - xact_start) as age,
+from (select pid, concat_ws(' ', nullif(application_name, ''), 'of ' || usename, 'on ' || host(client_addr))
+		as application_name, extract(epoch from clock_timestamp() - xact_start) as age,
 	row_number() over (order by xact_start) as n
 	from pg_stat_activity where state like 'idle in transaction%' and datname = current_database()
 	and (xact_start < clock_timestamp() - $1::float8 * interval '1 second'
