@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -97,6 +98,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in.cfg.Observer = callback.Guarded(s.Observer, "Observer", in.log)
 	in.outage.log = in.log
 	in.programs.host, _ = os.Hostname()
+	in.programs.self = fmt.Sprintf("%d %s", os.Getpid(), rand.Text())
 	in.programs.said = map[string]bool{}
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)

@@ -45,6 +45,7 @@ func thisProgram() string {
 type programs struct {
 	sync.Mutex
 	host  string
+	self  string               // this process's number, and a name of this Inbox
 	group string               // the Kafka group of this process; empty: unknown
 	seen  map[string]time.Time // when each last reported; nil: not read yet
 	said  map[string]bool
@@ -65,7 +66,7 @@ func (in *Inbox) present(ctx context.Context) error {
 	}
 	seen := map[string]time.Time{}
 	rows, err := in.db.Query(ctx, in.q(sqlPresent), in.consumer, in.cfg.Program, p.host, p.group,
-		build.Version())
+		build.Version(), p.self)
 	if err == nil {
 		var name, host string
 		var at time.Time
@@ -73,6 +74,12 @@ func (in *Inbox) present(ctx context.Context) error {
 			seen[name] = at
 			if p.seen != nil && at.After(p.seen[name]) && !p.said[name] {
 				p.said[name] = true
+				if name == in.cfg.Program {
+					in.log.Warn("inbox: another Inbox of this process has this consumer's name: if both read a " +
+						"topic, each takes events that the other never sees; use one Inbox, or give one of them " +
+						"another name")
+					return nil
+				}
 				in.log.Warn("inbox: another program runs this consumer: each takes events that the other never sees; "+
 					"give one of them "+
 					"another consumer name, or both the same Config.Program when they are one",

@@ -107,6 +107,38 @@ func TestSecondProgramIsReported(t *testing.T) {
 	}
 }
 
+// TestTwoOfOneProcess: two inboxes of one process under one name, as copied lines make them, are told; the other
+// processes of the program are not.
+func TestTwoOfOneProcess(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	before, a, other := newPlayer(t, db, "acme/ledger", "a"), newPlayer(t, db, "acme/ledger", "a"),
+		newPlayer(t, db, "acme/ledger", "b")
+	const said = "another Inbox of this process"
+	before.warned("") // it ends then, in a container whose next process has its number
+	for range 3 {
+		a.warned("")
+		other.warned("")
+		aMinuteLater(t, db)
+	}
+	if strings.Contains(a.log.String()+other.log.String(), said) {
+		t.Errorf("one inbox is told of itself, or of a process that ended: %s%s", a.log, other.log)
+	}
+	b := newPlayer(t, db, "acme/ledger", "a")
+	for range 3 {
+		b.warned("")
+		a.warned("")
+		aMinuteLater(t, db)
+	}
+	if n := strings.Count(a.log.String()+b.log.String(), said); n == 0 || n > 2 {
+		t.Errorf("two inboxes of one process were told %d times: %s%s", n, a.log, b.log)
+	}
+	other.warned("")
+	if strings.Contains(other.log.String(), said) {
+		t.Error(other.log)
+	}
+}
+
 // TestTheGroupIsShown: a program records the Kafka group in which it runs the consumer, and its version.
 func TestTheGroupIsShown(t *testing.T) {
 	t.Parallel()

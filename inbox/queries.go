@@ -65,18 +65,20 @@ const sqlReturn = `-- inbox: end a retirement
 update {schema}inbox_consumer set retired_at = null where consumer_name = $1::text and retired_at is not null`
 
 // All processes of a program together write at most every 10 s, also after the clock went back. The result has
-// the other programs that reported within three minutes.
+// the other programs that reported within three minutes, and this one if another Inbox of this process reported it.
 const sqlPresent = `-- inbox: say who runs
 with mine as (
 	update {schema}inbox_consumer c
 	set programs = coalesce((select jsonb_object_agg(p.key, p.value) from jsonb_each(c.programs) p
 			where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '1 day'), '{}')
 		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'group', $4::text,
-			'version', $5::text, 'seen', clock_timestamp()))
+			'version', $5::text, 'process', $6::text, 'seen', clock_timestamp()))
 	where c.consumer_name = $1::text and coalesce((c.programs -> $2::text ->> 'seen')::timestamptz
 		not between clock_timestamp() - interval '10 s' and clock_timestamp(), true)
 )
 select p.key, coalesce(p.value ->> 'host', ''), (p.value ->> 'seen')::timestamptz
 from {schema}inbox_consumer c, jsonb_each(c.programs) p
-where c.consumer_name = $1::text and p.key <> $2::text
+where c.consumer_name = $1::text and (p.key <> $2::text or p.value ->> 'host' = $3::text
+		and p.value ->> 'process' <> $6::text
+		and split_part(p.value ->> 'process', ' ', 1) = split_part($6::text, ' ', 1))
 	and (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min'`
