@@ -378,7 +378,9 @@ func TestNextSteps(t *testing.T) {
 			"The error says", "Kafka throttles",
 		},
 		"a pooler without a connection": {
-			func(f *findings) { f.unanswered(&pgconn.PgError{Code: "08P01", Severity: "FATAL", Message: "query_wait_timeout"}) },
+			func(f *findings) {
+				f.unanswered(&pgconn.PgError{Code: "08P01", Severity: "FATAL", Message: "query_wait_timeout"})
+			},
 			"SHOW POOLS", "--database-url",
 		},
 		"no connection left": {

@@ -202,16 +202,10 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 		f.run("inbox", "consumers", "--consumer="+consumer)
 	case stands:
 		f.add(severity, check, fmt.Sprintf("nothing is decided, and no batch is running: %s, unmoved for %v", where,
-<<<<<<< ours
 			since), "No worker has these partitions, another member of its Kafka group has them (a console "+
-			"consumer), or it does not reach Kafka or its database.",
-			"The workers' /healthz/moving says what they do not reach. If they say ok, look for other members:")
+			"consumer), or it does not reach Kafka or its database, or has no connection of its pool left.",
+			"The workers' /healthz/moving, and their logs, say which. If they say ok, look for other members:")
 		f.tool("kafka-consumer-groups.sh", "--describe", "--all-groups", "--members", "--verbose")
-=======
-			since), "No worker has these partitions, or it does not reach Kafka or its database, or has no connection "+
-			"of its pool left.", "The workers' /healthz/moving, and their logs, say which.")
-		f.run("inbox", "consumers", "--consumer="+consumer)
->>>>>>> theirs
 	case late:
 		next := fmt.Sprintf("It is spread over %d partitions: while they are fewer, more workers help, and otherwise "+
 			"larger batches; docs/scaling.md", len(w.list))

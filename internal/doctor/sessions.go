@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +80,7 @@ func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duratio
 		f.ok("idle in transaction", "none for longer than %v", forgotten)
 		return nil
 	}
-	f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions, the first is %d (%s) since %v", count, pid,
-		cmp.Or(app, "without an application_name"),
+	f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions, the first is %d (%s) since %v", count, pid, app,
 		time.Duration(seconds*float64(time.Second)).Round(time.Second)),
 		"A transaction that was forgotten: its events are not published before it commits, its locks hold others up, "+
 			"and the inbox cannot drop a day that it has read.",
