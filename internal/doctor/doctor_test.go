@@ -597,7 +597,7 @@ func TestProgress(t *testing.T) {
 	expect(t, list, "progress stuck", Fail, "nothing is decided, and no batch is running: "+topic+"/0 (at 1 of 2), "+
 		"unmoved for 2m")
 	expect(t, list, "progress slow", Warn,
-		"2 records older than a minute are not decided, 100 % of them in "+topic+"/1")
+		"2 records older than 40s are not decided, 100 % of them in "+topic+"/1")
 	for check, c := range map[string]struct {
 		severity Severity
 		parts    []string
@@ -630,7 +630,7 @@ func TestProgress(t *testing.T) {
 	}
 	expect(t, list, "progress ahead", Skip, "is ahead of this machine's clock, and hides how long those behind it "+
 		"wait: "+topic+"/2 (at 0 of 2)")
-	expect(t, list, "progress well", OK, "no record older than a minute")
+	expect(t, list, "progress well", OK, "no record older than 40s")
 	expect(t, list, "progress open", Fail, "an open Kafka transaction holds records: "+open+"/0 (at 1 of 3)")
 	if _, text := worst(list, "progress stuck"); strings.Contains(text, "transaction") {
 		t.Errorf("no transaction is open there: %s", text)
@@ -640,7 +640,7 @@ func TestProgress(t *testing.T) {
 	expect(t, list, "progress gone", Fail, "topic "+topic+"-deleted does not exist any more\n")
 	expect(t, list, "progress gone", Fail, topic+"/9 does not exist any more\n")
 	if severity, text := worst(list, "progress grown"); severity != Fail ||
-		!strings.Contains(text, "the database does not know "+grown+"/1 (1 record older than a minute)\n") {
+		!strings.Contains(text, "the database does not know "+grown+"/1 (1 record older than 40s)\n") {
 		t.Errorf("a topic that has grown: %s %s", severity, text)
 	}
 }

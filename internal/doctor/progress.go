@@ -39,6 +39,10 @@ func (f *findings) progress(ctx context.Context, conn Kafka, consumers []operato
 	}
 }
 
+// lateAfter is the age at which records are said to wait though their consumer moves. With the time between two looks
+// that is within a minute.
+const lateAfter = 40 * time.Second
+
 // soon is how long a partition may decide nothing while records wait. The stored progress lags by up to 12 s.
 const soon = 15 * time.Second
 
@@ -86,7 +90,7 @@ type waitingList struct {
 	where []string      // each with its offsets
 	since time.Duration // the longest time
 	long  bool          // a partition waits for longer than waitsLong
-	all   int64         // the records that are older than that
+	all   int64         // the records that are older than lateAfter
 	most  int64         // those of the partition with the most of them, at
 	at    place
 	from  int64  // where that one stands
@@ -116,7 +120,7 @@ func (f *findings) lag(consumer string, l lag) {
 			"Start the workers, or look at their logs: they begin such a log anew, or halt if they go by offsets.")
 	}
 	if len(l.waits)+len(l.unknown)+len(l.unread)+len(l.shorter)+len(l.ahead) == 0 && l.looked > 0 {
-		f.ok(check, "no record older than a minute waits in %d partitions", l.looked)
+		f.ok(check, "no record older than %v waits in %d partitions", lateAfter, l.looked)
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(l.waits), func(a, b cause) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.why, b.why))
@@ -209,7 +213,7 @@ func (f *findings) waiting(consumer string, of int, c cause, w *waitingList) {
 	case late:
 		next := fmt.Sprintf("It is spread over %d partitions: while they are fewer, more workers help, and otherwise "+
 			"larger batches; docs/scaling.md", len(w.list))
-		found := fmt.Sprintf("%d records older than a minute are not decided, %d %% of them in %v", w.all,
+		found := fmt.Sprintf("%d records older than %v are not decided, %d %% of them in %v", w.all, lateAfter,
 			100*w.most/w.all, w.at)
 		if w.key != "" {
 			found += ": " + w.key
@@ -229,7 +233,7 @@ func (w *waitingList) concentrated() bool { return 2*w.most > w.all }
 func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagnosis) (l lag, err error) {
 	now := time.Now()
 	logs, wrong, err := readLogs(ctx, client, c.Partitions, kafka.FirstOffsetOf, kafka.LastOffsetOf,
-		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, now.Add(-waitsLong)) },
+		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, now.Add(-lateAfter)) },
 		func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, now.Add(-soon)) })
 	if err != nil {
 		return l, err
@@ -299,7 +303,8 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 	}
 	for at, log := range logs {
 		if older, _ := old(log); older > log.FirstOffset && !known[at] {
-			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than a minute)", at, older-log.FirstOffset))
+			l.unknown = append(l.unknown, fmt.Sprintf("%v (%d records older than %v)", at,
+				older-log.FirstOffset, lateAfter))
 		}
 	}
 	slices.Sort(l.unknown)
@@ -409,7 +414,7 @@ func ask(ctx context.Context, client *kafka.Client, partitions []operator.Partit
 	return offsets(ctx, client, list, level)
 }
 
-// old returns the ends of the records that are older than waitsLong, and than soon.
+// old returns the ends of the records that are older than lateAfter, and than soon.
 func old(log kafka.PartitionOffsets) (older, aged int64) {
 	newer := slices.Sorted(maps.Keys(log.Offsets)) // the first records that are newer; -1: none is
 	older, aged = log.LastOffset, log.LastOffset

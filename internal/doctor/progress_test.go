@@ -13,7 +13,7 @@ import (
 // TestCauses: what is known of partitions that wait is said once for all of them, and advises nothing that cannot help.
 func TestCauses(t *testing.T) {
 	t.Parallel()
-	// at is a partition with 100 records, and how many of them are older than a minute.
+	// at is a partition with 100 records, and how many of them are older than 40s.
 	type at struct {
 		operator.PartitionState
 		older int64
@@ -94,13 +94,13 @@ func TestCauses(t *testing.T) {
 		},
 		"one partition": {
 			list: []at{still(0, 1), still(0, 99)}, severity: Warn, next: "More workers do not help",
-			part: "100 records older than a minute are not decided, 99 % of them in t/1",
+			part: "100 records older than 40s are not decided, 99 % of them in t/1",
 		},
 		"all partitions": {
 			list: []at{still(0, 50), still(0, 50), still(0, 50)}, severity: Warn, part: "33 % of them in t/0",
 			next: "over 3 partitions",
 		},
-		"late by seconds": {list: []at{still(0, 0)}, severity: OK, part: "no record older than a minute"},
+		"late by seconds": {list: []at{still(0, 0)}, severity: OK, part: "no record older than 40s"},
 	} {
 		n := len(c.list)
 		l := lag{of: n, looked: n, left: c.left, starts: restarts(c.of), waits: map[cause]*waitingList{}}

@@ -231,7 +231,7 @@ var failuresOfWorkers = []failure{
 		mend: late, do: "the consumer was waited for",
 	},
 	{
-		name: "an effect is slow", check: "progress ledger", says: "records older than a minute are not decided",
+		name: "an effect is slow", check: "progress ledger", says: "records older than 40s are not decided",
 		stage: func(n *night) {
 			var fast atomic.Bool
 			n.outside = func() { fast.Store(true) }
