@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,15 +34,12 @@ func routes(mux *http.ServeMux, db *pgxpool.Pool) (sweep func(context.Context) e
 
 // pay commits the Idempotency-Key with the payment: a client that got no answer sends its request again.
 func pay(w http.ResponseWriter, r *http.Request, keys *pgstore.Store) (res idempotency.Result, err error) {
-	key, err := httpedge.Key(r)
-	if err != nil {
-		return res, err
-	}
 	var p Payment
-	if err := httpedge.Decode(w, r, 64<<10, &p); err != nil {
+	key, err := httpedge.Key(r)
+	if err = cmp.Or(err, httpedge.Decode(w, r, 64<<10, &p)); err != nil {
 		return res, err
 	}
-	if p.ID != "" || p.Account == "" || p.Amount <= 0 {
+	if p.ID != "" || p.Account == "" || len(p.Account) > 100 || strings.Contains(p.Account, "\x00") || p.Amount <= 0 {
 		return res, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "want an account and a positive amount"}
 	}
 	req, err := idempotency.NewRequest(idempotency.Key{Operation: "payment.make", Value: key}, p)

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/event"
@@ -21,5 +24,20 @@ func TestPaymentAppendsItsEvent(t *testing.T) {
 	events := outboxtest.Appended(t.Context(), t, tx, "payments")
 	if len(events) != 1 || events[0].Key != "acc-1" || events[0].Type != "PaymentMade" {
 		t.Errorf("appended %+v", events)
+	}
+}
+
+func TestBadPaymentsAreRefused(t *testing.T) {
+	mux := http.NewServeMux()
+	if _, err := routes(mux, database(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, account := range []string{"", "a\\u0000", strings.Repeat("a", 101)} {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(`{"account": "`+account+`", "amount": 1}`))
+		r.Header.Set("Idempotency-Key", "k-1")
+		w := httptest.NewRecorder()
+		if mux.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", account, w.Code, w.Body)
+		}
 	}
 }
