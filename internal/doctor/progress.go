@@ -314,6 +314,16 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 // ofEvent is how a worker names the event whose effect fails; the doctor tells the same error of several events once.
 var ofEvent = regexp.MustCompile(`^event \S+ at offset \d+, attempt \d+: `)
 
+// effectError is the beginning of the error of an effect that is tried again. `relay inbox consumers` has all of it.
+func effectError(p operator.PartitionState) string {
+	const most = 300
+	text := []rune(ofEvent.ReplaceAllString(p.Trying, ""))
+	if len(text) > most {
+		text = append(text[:most], '…')
+	}
+	return string(text)
+}
+
 // add adds a partition in which records wait to those with the same cause. stable is where the first open transaction
 // begins.
 func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable int64) {
@@ -326,10 +336,10 @@ func (l *lag) add(p operator.PartitionState, log kafka.PartitionOffsets, stable 
 	case l.left != "":
 		why = cause{leaves, l.left}
 		if p.TryingAt != nil {
-			why.why += "; the effect has failed: " + ofEvent.ReplaceAllString(p.Trying, "")
+			why.why += "; the effect has failed: " + effectError(p)
 		}
 	case p.TryingAt != nil:
-		since, why = time.Since(*p.TryingAt), cause{fails, ofEvent.ReplaceAllString(p.Trying, "")}
+		since, why = time.Since(*p.TryingAt), cause{fails, effectError(p)}
 		long = since > waitsLong
 		if p.Batch != nil && strings.Contains(p.Batch.By, "waiting for a lock") {
 			why.why += " (now " + p.Batch.By + ")"

@@ -148,3 +148,12 @@ func TestLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestEffectErrorIsCut: where it fails stays in sight behind it.
+func TestEffectErrorIsCut(t *testing.T) {
+	t.Parallel()
+	p := operator.PartitionState{Trying: "event x at offset 3, attempt 2: " + strings.Repeat("é", 1000)}
+	if got := effectError(p); got != strings.Repeat("é", 300)+"…" {
+		t.Error(got)
+	}
+}
