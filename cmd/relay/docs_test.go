@@ -60,8 +60,10 @@ func TestDocumentsNameCommands(t *testing.T) {
 	n, parse := 0, lineParser(t, environment{})
 	someFile := filepath.Join(t.TempDir(), "file")
 	const user = "ann:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC:view\n"
-	if err := os.WriteFile(someFile, []byte(user), 0o600); err != nil {
-		t.Fatal(err)
+	for name, content := range map[string]string{someFile: user, someFile + ".json": "{}"} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	env := environment{
 		"RELAY_DATABASE_URL": "postgres://127.0.0.1:1/none", "RELAY_KAFKA_BROKERS": "127.0.0.1:1",
@@ -74,6 +76,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 			n++
 			line := placePort.ReplaceAllString(placeServer.ReplaceAllString(m[1]+m[2], ""), ":0")
 			line = placeText.ReplaceAllString(placeFile.ReplaceAllString(line, someFile), "date") // also a program
+			line = strings.ReplaceAll(line, "--body "+someFile, "--body "+someFile+".json")
 			args := strings.Fields(line)
 			err := parse(args)
 			// A document may name a command without its flags, or a group of commands.
