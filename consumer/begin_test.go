@@ -213,3 +213,16 @@ func pow(n, e int) int {
 	}
 	return out
 }
+
+// TestForgottenLossIsKept: of records that the database has forgotten, and Kafka has deleted, the database is told.
+func TestForgottenLossIsKept(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	f := facts{
+		log: id, first: 5, end: 10, diverged: -1, group: groupOffset{committed: 9, log: id, epoch: -1},
+		db: inbox.Progress{Kept: true, Next: 2, Beginning: inbox.Beginning{Log: id}},
+	}
+	if b := f.begin(); b.lost == nil || *b.lost != (LostRange{From: 2, To: 5}) || !b.write || b.next >= 0 {
+		t.Errorf("%+v, lost %+v", b, b.lost)
+	}
+}
