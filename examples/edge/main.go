@@ -75,7 +75,7 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 		id := uuid.NewString()
 		const insert = "insert into orders (id, item, amount) values ($1, $2, $3)"
 		if _, err := tx.Exec(ctx, insert, id, o.Item, o.Amount); err != nil {
-			return res, err // rolls back, and the key is free again
+			return res, err // rolls back: in InTx the key is free again
 		}
 		return httpedge.JSON(http.StatusCreated, map[string]any{"id": id, "item": o.Item, "amount": o.Amount})
 	})
