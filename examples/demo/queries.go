@@ -70,7 +70,8 @@ drop schema if exists {schema} cascade`
 
 const queryPlayCounts = `-- demo: counts of the page
 select (select count(*) from {schema}payment where status = 'accepted'),
-	(select count(*) from {schema}ledger_entry) / 2, (select count(*) from {schema}inbox_parked)`
+	(select count(*) from {schema}ledger_entry) / 2, (select count(*) from {schema}inbox_parked),
+	(select count(*) from (select from {schema}ledger_entry group by source_payment_id having count(*) <> 2) wrong)`
 
 const queryWay = `-- demo: the way of the last payments
 select p.payment_id::text, p.account_id, p.created_at,

@@ -82,7 +82,10 @@ type part struct {
 }
 
 // figures count each step.
-type figures struct{ Payments, Records, Pairs, Mails, Parked int }
+type figures struct {
+	Payments, Records, Pairs, Mails, Parked int
+	Wrong                                   int // payments with more or less than a pair
+}
 
 // onWay is where a payment is.
 type onWay struct {
@@ -100,7 +103,8 @@ type onWay struct {
 func (w *way) counts(ctx context.Context) (c figures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	err = w.db.QueryRow(ctx, pgschema.Expand(queryPlayCounts, w.s.prefix)).Scan(&c.Payments, &c.Pairs, &c.Parked)
+	err = w.db.QueryRow(ctx, pgschema.Expand(queryPlayCounts, w.s.prefix)).Scan(&c.Payments, &c.Pairs, &c.Parked,
+		&c.Wrong)
 	c.Mails = w.s.box.Accepted()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,12 +17,14 @@
       p.Outbox ? cell("waits", "wait") : cell("taken", "done"),
       p.Records ? cell(p.Records === 1 ? "1 record" : p.Records + " records", "done") : cell("–"),
       p.Parked ? cell("parked", "wait") : p.Inbox ? cell("id known", "done") : cell("–"),
-      p.Entries ? cell(p.Entries / 2 === 1 ? "booked once" : p.Entries / 2 + " times!", "done") : cell("–"),
+      p.Entries ? p.Entries === 2 ? cell("booked once", "done") : cell("booked " + p.Entries / 2 + " times!", "wrong") : cell("–"),
       p.Mail === "sent" ? cell("sent once", "done") : p.Mail ? cell(p.Mail, "wait") : cell("–"));
     return tr;
   };
 
   const verdict = (c) => {
+    const twice = Math.max(c.Wrong, c.Mails - c.Payments);
+    if (twice > 0) return ["lost", "Wrong: " + twice + (twice === 1 ? " payment" : " payments") + " not booked or mailed exactly once."];
     const ended = c.Payments === c.Pairs + c.Parked && c.Payments === c.Mails;
     if (!ended) {
       const n = Math.max(c.Payments - c.Pairs - c.Parked, c.Payments - c.Mails);
