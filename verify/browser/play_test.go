@@ -117,6 +117,10 @@ func TestPlay(t *testing.T) {
 		b.picture(dir, "play")
 	}
 	b.examine("the demo's page")
+	b.js(`window.fetch = async () => ({ok: true, json: async () => ({Parts: [], Payments: [{Account: "a", Entries: 4}],
+		Counts: {Payments: 2, Records: 2, Pairs: 2, Mails: 2, Parked: 0, Wrong: 2}})})`, nil)
+	b.awaitsText("Wrong: 2 payments not booked or mailed exactly once.") // one twice, one not at all
+	b.awaitsText("booked 2 times!")
 	b.open("/operate/consumers")
 	b.awaitsText("ledger")
 }
