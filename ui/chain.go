@@ -185,7 +185,7 @@ func (h *Handler) effects(d *reads.Database, c inboxoperator.ConsumerDiagnosis, 
 	for _, set := range []struct {
 		n    int64
 		what string
-	}{{c.Parked, "failed"}, {c.Quarantined, "in quarantine"}} {
+	}{{c.Parked, "parked"}, {c.Quarantined, "in quarantine"}} {
 		if set.n > 0 {
 			s.worse(look)
 			s.Facts = append(s.Facts, format.Num(set.n)+" "+set.what)

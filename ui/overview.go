@@ -115,7 +115,7 @@ func verdict(fails, warns, unsure int, stand, moves bool) (severity, says string
 	case stand:
 		return look, "Something stands."
 	case warns > 0:
-		return look, "It works."
+		return look, "It works, and something needs a look."
 	case moves:
 		return well, "Everything moves."
 	}

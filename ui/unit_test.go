@@ -47,7 +47,7 @@ func TestVerdict(t *testing.T) {
 	}{
 		{0, 0, 0, false, false, well, "Nothing waits."},
 		{0, 0, 0, false, true, well, "Everything moves."},
-		{0, 2, 0, false, true, look, "It works."},
+		{0, 2, 0, false, true, look, "It works, and something needs a look."},
 		{0, 0, 0, true, true, look, "Something stands."},
 		{0, 1, 0, true, false, look, "Something stands."},
 		{0, 1, 1, true, true, unknown, "Not everything is known."},

@@ -84,6 +84,7 @@ type past struct {
 	points  []Point // the newest last
 	counts  []counts
 	stands  map[string]map[Partition]stand // by consumer
+	last    counts                         // those of the look before
 	lastOut time.Time
 }
 
@@ -148,9 +149,10 @@ func (p *past) see(m *Movement, now time.Time) {
 	m.Now.Of[Aside] = float64(aside)
 	p.stands = stands
 	p.rates(m, c)
-	if m.Now.Of[Out] > 0 {
+	if l := p.last; !l.at.IsZero() && !l.capped && !c.capped && c.lastID-l.lastID > c.waiting-l.waiting {
 		p.lastOut = now
 	}
+	p.last = c
 	m.LastOut = p.lastOut
 	p.keep(m.Now)
 }

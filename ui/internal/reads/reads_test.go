@@ -166,6 +166,9 @@ func TestRates(t *testing.T) {
 	if now := see(200, 30, 10*time.Second); now.Of[In] != 10 || now.Of[Out] != 8 {
 		t.Errorf("%v", now)
 	}
+	if see(200, 30, 15*time.Second); !p.lastOut.Equal(at.Add(10 * time.Second)) {
+		t.Errorf("the last record left the outbox at %v: the mean is of before", p.lastOut.Sub(at))
+	}
 	if now := see(400, relay.SampleLimit, 20*time.Second); now.Of[In] != 15 || now.Of[Out] != -1 {
 		t.Errorf("of a count that ends at its limit: %v", now)
 	}

@@ -24,6 +24,7 @@ type Shared[T any] struct {
 	mu      sync.Mutex
 	value   T
 	err     error
+	asked   time.Time     // when the last read began
 	at      time.Time     // when value and err were read; zero: never
 	changes int           // how often it was changed
 	seen    int           // the changes before value was read
@@ -31,13 +32,22 @@ type Shared[T any] struct {
 	busy    chan struct{} // closed when the read under way ends; nil: none
 }
 
+// slow is how long a read may take before that is said.
+const slow = 5 * time.Second
+
 // UnknownError says that a read has not ended: nothing is known since then, or at all.
-type UnknownError struct{ Since time.Time }
+type UnknownError struct {
+	Since time.Time
+	Asked time.Time // when the read that is under way began
+}
 
 // Error implements error, with a sentence for the page.
 func (e *UnknownError) Error() string {
 	if e.Since.IsZero() {
 		return "It has not answered yet."
+	}
+	if time.Since(e.Asked) < slow {
+		return "Not known since " + format.UTC(e.Since) + ": it is being looked at."
 	}
 	return "Not known since " + format.UTC(e.Since) + ": it has not answered again."
 }
@@ -68,7 +78,7 @@ func (s *Shared[T]) Get(ctx context.Context, wait time.Duration) (value T, at ti
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := time.Since(s.at) >= s.every+s.timeout; old || wait > 0 && s.seen < s.changes {
-		err = &UnknownError{s.at}
+		err = &UnknownError{s.at, s.asked}
 	}
 	return s.value, s.at, cmp.Or(s.err, err)
 }
@@ -80,6 +90,7 @@ func (s *Shared[T]) begin(ctx context.Context) (busy chan struct{}, outdated boo
 	defer s.mu.Unlock()
 	if s.busy == nil && (s.seen < s.changes || time.Since(s.at) >= s.every) {
 		s.busy, s.reading = make(chan struct{}), s.changes
+		s.asked = time.Now()
 		go s.refresh(context.WithoutCancel(ctx), s.busy) // other viewers may wait for it
 	}
 	return s.busy, s.busy != nil && s.reading < s.changes
