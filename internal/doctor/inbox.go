@@ -146,12 +146,13 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		return
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
+		means := "Effects that failed for good, and what waits behind them."
+		if c.Quarantined > 0 {
+			means += " Of quarantined events nobody can tell whether they were applied: too old, of a clock that is " +
+				"wrong, of no number that decides, or under the id of another event (other_content)."
+		}
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
-			c.Quarantined),
-			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether "+
-				"they were applied: too old, of a clock that is wrong, of no number that decides, or under the id of "+
-				"another event (other_content).",
-			"See why, mend it, and then release or discard them.")
+			c.Quarantined), means, "See why, mend it, and then release or discard them.")
 		f.run("inbox", "parked", "list", "--consumer="+c.Consumer)
 		return
 	}

@@ -402,8 +402,8 @@ func left(c operator.ConsumerDiagnosis) string {
 	case time.Since(*c.ReportedAt) > gone:
 		ago := time.Since(*c.ReportedAt).Round(time.Second)
 		if d := c.ReportedAt.Sub(c.SeenAt); 0 <= d && d < gone/3 { // a worker reports every 20 s
-			return fmt.Sprintf("no worker has reported since the start of the last one, %v ago: it ended, or runs "+
-				"without Inbox.Run", ago)
+			return fmt.Sprintf("no worker runs it, or one without Inbox.Run: the last one reported at its start "+
+				"only, %v ago", ago)
 		}
 		return fmt.Sprintf("no worker runs it, the last one left %v ago", ago)
 	}

@@ -143,7 +143,7 @@ func TestLeft(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 		d.SeenAt = at.Add(-time.Second)
-		if got := left(d); c.left != strings.Contains(got, "it ended, or runs without Inbox.Run") {
+		if got := left(d); c.left != strings.Contains(got, "or one without Inbox.Run") {
 			t.Errorf("%s, and it has reported at its start alone: %q", name, got)
 		}
 	}

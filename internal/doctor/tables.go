@@ -127,8 +127,8 @@ func (f *findings) lacksRows(which string) {
 }
 
 func (f *findings) leases(d operator.Diagnosis) {
-	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members,
-		d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
+	found := fmt.Sprintf("%d relays, %d of 32 lanes owned, %d overdue, %d with events, the oldest waits %v", d.Members,
+		32-d.MissingLanes-d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
 	var silent []string
 	for _, s := range d.Silent {
 		silent = append(silent, fmt.Sprintf("%s was last heard of %v ago", s.Name, s.Ago.Round(time.Second)))
