@@ -8,7 +8,7 @@ select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 	current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
 	current_setting('synchronous_standby_names'),
 	coalesce(substring(current_setting('synchronous_standby_names')
-		from '(?i)^\s*(?:first\s|any\s)?\s*(\d+)\s*\(')::int, 1),
+		from '(?i)^[[:space:]]*(?:first|any)?[[:space:]]*([0-9]+)[[:space:]]*[(]')::int, 1),
 	current_setting('autovacuum') = 'on' and current_setting('track_counts') = 'on',
 	r.streaming, r.in_sync, r.hidden,
 	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false),

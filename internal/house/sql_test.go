@@ -20,6 +20,8 @@ var (
 	upper      = regexp.MustCompile(`[A-Z]`)
 	// In a filter an array that is cast from a text is parsed for each row: 500 ids take 1 ms.
 	castArray = regexp.MustCompile(`any ?\(\$\d+(::\w+(\[\])?){2}`)
+	// With standard_conforming_strings off, which a session may inherit, a backslash means another thing in it.
+	backslash = regexp.MustCompile(`[^eE]'[^']*\\[^']*'`)
 	// A text that begins like this is a statement, wherever it stands.
 	looksLikeSQL = regexp.MustCompile(
 		`(?is)^\s*(--[^\n]*\n\s*)*(select\s.*\sfrom\s|select pg_|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s|with\s+\S+\s+as\s*\(|(create|alter|drop)\s+(table|index)\s|lock\s+table\s)`)
@@ -73,6 +75,9 @@ func checkQuery(t *testing.T, s source, name string, value ast.Expr) {
 	}
 	if at := upper.FindString(quoted.ReplaceAllString(sql, "")); at != "" {
 		t.Errorf("%s: %s has an upper-case %s outside of comments and strings", s.at(value), name, at)
+	}
+	if at := backslash.FindString(sql); at != "" {
+		t.Errorf("%s: %s has a backslash in %s: write e'...', or [[:space:]] and the like", s.at(value), name, at)
 	}
 	if at := castArray.FindString(sql); at != "" {
 		t.Errorf("%s: %s may parse %s...) for each row: select from unnest", s.at(value), name, at)

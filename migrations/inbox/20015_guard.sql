@@ -6,7 +6,7 @@
 -- +goose StatementBegin
 create function inbox_guard() returns trigger language plpgsql as $$
 begin
-	if current_setting('effectonce.inbox', true) is distinct from 'done' and current_query() !~* '\mset\s+constraints\M' then
+	if current_setting('effectonce.inbox', true) is distinct from 'done' and current_query() !~* '[[:<:]]set[[:space:]]+constraints[[:>:]]' then
 		raise exception 'an effect ends the transaction of the inbox: nothing of it is committed'
 			using hint = 'Return an error to roll the effect back, and use tx.Begin for a savepoint. tx.Conn() must not be given to code that begins or ends transactions.';
 	end if;

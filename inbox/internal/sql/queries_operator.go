@@ -241,7 +241,7 @@ insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
 select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer
 	where consumer_name = $1::text and dedup = 'watermark')
 	and exists (select from {schema}inbox_progress where consumer_name = $1::text and halted_code = $4::text
-		and halted_reason ~ ('\m' || $2::text || '[.]' || $3::integer || '\M'))
+		and halted_reason ~ ('[[:<:]]' || $2::text || '[.]' || $3::integer || '[[:>:]]'))
 on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
 
 // The workers poll for it and resume. A partition that halted for another numbering halts again.
