@@ -22,6 +22,16 @@ func TestMark(t *testing.T) {
 			t.Errorf("%+v: acknowledged %v", f, f.Acknowledged)
 		}
 	}
+	var losses []Finding // at another time, as `inbox: list the progress` writes it
+	for _, one := range []string{
+		"20261130T023814Z: gone (2, from offset 3 on)", "20261130T033914Z: gone (7, from offset 9 on)",
+	} {
+		losses = append(losses, Finding{Check: "c", Severity: Warn, Found: "records are lost: t/0 at " + one})
+	}
+	Mark(losses, []admin.Acknowledgement{{Check: "c", Found: losses[0].Found}})
+	if losses[0].Acknowledged == nil || losses[1].Acknowledged != nil {
+		t.Errorf("of two losses, one of which is acknowledged: %v", losses)
+	}
 	const seen = "orders-1, t/0: 3 events, 5 %; 1 session (10.0.0.1) since 38s"
 	for found, known := range map[string]bool{
 		seen: true, "orders-1, t/0: 7 events, 50 %; 2 session (10.0.0.1) since 1h2m3s": true,

@@ -249,7 +249,7 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_at, began_reason)
 				select 'l', 't', n, 30, 30, now() - n * interval '3 days', 'records are lost: they were deleted'
 				from generate_series(1, 3) n`,
-		}, "consumer l", Warn, "UTC: they were deleted, t/2 at "},
+		}, "consumer l", Warn, "Z: they were deleted, t/2 at "},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,

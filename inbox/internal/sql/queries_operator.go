@@ -208,7 +208,8 @@ from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value -
 where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 // A transaction that handles a partition holds a lock of its own (inbox: guard), which every role may see; since when
-// it is open, and whose it is, only some may.
+// it is open, and whose it is, only some may. The time of a loss is one word: who acknowledges one does not acknowledge
+// the next.
 const ProgressList = `-- inbox: list the progress
 with batch as (
 	select (l.classid::bigint << 32) | l.objid::bigint as key, min(a.xact_start) as since,
@@ -227,7 +228,7 @@ select p.consumer_name, p.topic, p.partition, p.from_offset, p.to_offset, p.atte
 	p.halted_reason, p.trying_at, case when p.trying_at is null then '' else p.trying_reason end, p.effect_at,
 	coalesce(p.from_offset - p.began_offset - p.accounted, 0),
 	case when p.began_at > clock_timestamp() - interval '7 days'
-		then coalesce(to_char(p.began_at at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS "UTC"') || ': '
+		then coalesce(to_char(p.began_at at time zone 'utc', 'YYYYMMDD"T"HH24MISS"Z"') || ': '
 			|| substring(p.began_reason from '^records are lost: (.*)$'), '') else '' end,
 	extract(epoch from clock_timestamp() - p.updated_at)::float8,
 	case when b.key is not null then coalesce(extract(epoch from clock_timestamp() - b.since), -1) end::float8,
