@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -90,8 +91,8 @@ func (in *Inbox) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 		conn.Release()
 		if timeout > time.Second {
-			in.crowd("inbox: the pool has no connection that stays free for effects: transactions wait for one; " +
-				"raise MaxConns, or give the inboxes of the pool one Config.Gate")
+			in.crowd(&in.crowded, "inbox: the pool has no connection that stays free for effects: transactions wait "+
+				"for one; raise MaxConns, or give the inboxes of the pool one Config.Gate")
 		}
 		if err := sleep.For(ctx, 4*timeout); err != nil {
 			return nil, err
@@ -105,14 +106,14 @@ const crowdedAfter = 10 * time.Second
 // leaked says that others than transactions of the inbox hold all connections of its pool, if it is so.
 func (in *Inbox) leaked() {
 	if s := in.db.Stat(); in.transactions.Load() == 0 && s.AcquiredConns() == s.MaxConns() {
-		in.crowd("inbox: effects, or other code, hold all connections of the pool, and events wait for one: a pgx.Tx " +
-			"or Rows that is never closed keeps its own")
+		in.crowd(&in.drained, "inbox: effects, or other code, hold all connections of the pool, and events wait for "+
+			"one: a pgx.Tx or Rows that is never closed keeps its own")
 	}
 }
 
-// crowd says once that the pool is too small for what uses it.
-func (in *Inbox) crowd(text string) {
-	if !in.crowded.Swap(true) {
+// crowd says once how the pool is too small for what uses it.
+func (in *Inbox) crowd(said *atomic.Bool, text string) {
+	if !said.Swap(true) {
 		in.log.Warn(text, "max_conns", in.db.Stat().MaxConns())
 	}
 }

@@ -40,8 +40,10 @@ type Inbox struct {
 	state atomic.Pointer[state]
 	// apart: an effect changes settings of its transaction, so each event has one of its own.
 	apart atomic.Bool
-	// crowded: it was logged that the pool is too small. transactions are those that have a connection.
+	// crowded, drained: it was logged that the pool's last connection is given back, or that others hold all of them.
+	// transactions are those that have a connection.
 	crowded      atomic.Bool
+	drained      atomic.Bool
 	transactions atomic.Int32
 	// running: Run was called. prepared is when the inbox was prepared; nil: not yet, or the lack of Run is said.
 	running  atomic.Bool
