@@ -174,13 +174,13 @@ func (f *findings) leases(d operator.Diagnosis) {
 	}
 }
 
-// few names the first of many rights.
-func few(rights []string) string {
+// few names the first of many.
+func few(list []string) string {
 	const most = 6
-	if n := len(rights) - most; n > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(rights[:most], ", "), n)
+	if n := len(list) - most; n > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), n)
 	}
-	return strings.Join(rights, ", ")
+	return strings.Join(list, ", ")
 }
 
 // lacks reports whether a role of relays lacks a right.
