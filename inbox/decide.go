@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
@@ -180,12 +179,8 @@ func (in *Inbox) apply(ctx context.Context, conn *pgx.Conn, tx pgx.Tx, w *work, 
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	ctx, stop := sleep.Outlive(ctx, graceCommit)
 	defer stop()
-	var b pgx.Batch
-	b.Queue(sqlFinish)
-	answer := ""
-	b.Queue(sqlCommit).Exec(func(tag pgconn.CommandTag) error { answer = tag.String(); return nil })
-	err := conn.SendBatch(ctx, &b).Close()
-	if err == nil && answer == "ROLLBACK" {
+	tag, err := conn.Exec(ctx, sqlCommit)
+	if err == nil && tag.String() == "ROLLBACK" {
 		err = pgx.ErrTxCommitRollback
 	}
 	switch {
@@ -211,9 +206,7 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assignment) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
-	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
-	b.Queue(in.q(sqlHome))
-	b.Queue(in.q(sqlGuard), in.consumer, a.place)
+	b.Queue(in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout, a.place)
 	in.dedup.queue(&b, p)
 	b.Queue(in.q(sqlOpen), in.consumer)
 	res := conn.SendBatch(ctx, &b)
@@ -244,7 +237,11 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		a.setWatermarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	if f := a.checkDatabase(p.database); f != nil || in.cfg.Dedup != ByID {
+	database, err := in.databaseOf(ctx, conn, s.Started)
+	if err != nil {
+		return false, in.classify(ctx, err)
+	}
+	if f := a.checkDatabase(database); f != nil || in.cfg.Dedup != ByID {
 		return open, f
 	}
 	known, err := in.there(ctx, conn, p.repeats(), false)
@@ -264,12 +261,6 @@ func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {
 	s, err := stateOf(res.QueryRow())
 	if err != nil {
 		return nil, err
-	}
-	if err := res.QueryRow().Scan(&p.database); err != nil {
-		return s, err
-	}
-	if _, err := res.Exec(); err != nil {
-		return s, err
 	}
 	return s, in.dedup.read(res, p)
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -119,14 +120,20 @@ func (d byID) plan(events []event.Event, _ *assignment, _ bool) (*planned, *fail
 
 // queue inserts into inbox_message before inbox_message_any, in every transaction: a different order could deadlock.
 func (d byID) queue(b *pgx.Batch, p *planned) {
-	if ids, contents := p.of(inDay); len(ids) > 0 {
-		b.Queue(d.in.q(sqlInsertDay), d.in.consumer, uuidArray(ids), intArray(contents))
-		p.queued++
+	d.insert(b, p, inDay, sqlInsertDay, sqlInsertOneDay)
+	d.insert(b, p, inAny, sqlInsertAny, sqlInsertOneAny)
+}
+
+func (d byID) insert(b *pgx.Batch, p *planned, where route, several, one string) {
+	switch ids, contents := p.of(where); len(ids) {
+	case 0:
+		return
+	case 1:
+		b.Queue(d.in.q(one), d.in.consumer, ids[0].String(), strconv.FormatInt(contents[0], 10))
+	default:
+		b.Queue(d.in.q(several), d.in.consumer, uuidArray(ids), intArray(contents))
 	}
-	if ids, contents := p.of(inAny); len(ids) > 0 {
-		b.Queue(d.in.q(sqlInsertAny), d.in.consumer, uuidArray(ids), intArray(contents))
-		p.queued++
-	}
+	p.queued++
 }
 
 func (byID) read(res pgx.BatchResults, p *planned) error {

@@ -84,7 +84,10 @@ var deeds = map[string]deed{
 	"a transaction below": {func(ctx context.Context, tx pgx.Tx, e event.Event, _ *doer) error {
 		return pgx.BeginFunc(ctx, tx.Conn(), func(tx pgx.Tx) error { return write(ctx, tx, e) })
 	}, true},
-	"constraints at once":        exec("set constraints all immediate"),
+	"constraints at once":       {exec("set constraints all immediate").do, true},
+	"constraints at once below": below("set constraints all immediate; commit; begin"),
+	"constraints by name": exec("create table strict (a int unique deferrable initially deferred); " +
+		"insert into strict values (1); set constraints strict_a_key immediate"),
 	"commit in a dollar comment": exec("do $$ begin perform 1; /* commit; */ end $$"),
 	"pgx savepoint": {do: func(ctx context.Context, tx pgx.Tx, _ event.Event, _ *doer) error {
 		_, err := tx.Begin(ctx)

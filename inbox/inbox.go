@@ -38,6 +38,8 @@ type Inbox struct {
 
 	// state is the state that the last transaction read; nil until the consumer is registered and its days exist.
 	state atomic.Pointer[state]
+	// server is the server of the last transaction that had to ask; nil: none did.
+	server atomic.Pointer[server]
 	// apart: an effect changes settings of its transaction, so each event has one of its own.
 	apart atomic.Bool
 	// crowded, drained: it was logged that the pool's last connection is given back, or that others hold all of them.
@@ -236,7 +238,7 @@ func (in *Inbox) register(ctx context.Context) error {
 
 // refresh reads the state outside of a writing transaction. The result is good enough only for a plan.
 func (in *Inbox) refresh(ctx context.Context) error {
-	s, err := stateOf(in.db.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
+	s, err := stateOf(in.db.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, "", nil))
 	if err != nil {
 		return fmt.Errorf("inbox: reading the state of consumer %q: %w", in.consumer, err)
 	}

@@ -21,9 +21,8 @@ import (
 type planned struct {
 	ids         []planID // sorted by id, then index: inserts in another order could deadlock
 	inserted    int
-	undecidable int    // events that only an operator can decide
-	database    string // the database of the transaction
-	queued      int    // for byID: the number of insert statements
+	undecidable int // events that only an operator can decide
+	queued      int // for byID: the number of insert statements
 
 	// For byNumber.
 	name       partitionName

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -95,17 +96,17 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 // insertTx records the id under a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where route, savepoint pgx.Tx, err error) {
 	// The caller's timeouts apply.
-	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, ""))
+	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, "", nil))
 	if err == nil && s.Floor >= 0 {
 		err = in.registeredAs(dedupNamed(s.Dedup))
 	}
 	if err != nil {
 		return where, nil, fmt.Errorf("inbox: reading the state: %w", err)
 	}
-	statement := sqlInsertDay
+	statement := sqlInsertOneDay
 	switch where = s.route(e.ID, in.cfg.windowDays, in.cfg.DaysAhead); where {
 	case inAny:
-		statement = sqlInsertAny
+		statement = sqlInsertOneAny
 	case tooOld, tooFuture:
 		return where, nil, &HaltError{Event: bare(e), Err: whyUndecidable(where, &e, *s, in.cfg.windowDays)}
 	}
@@ -113,8 +114,8 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where 
 		return where, nil, fmt.Errorf("inbox: making a savepoint: %w", err)
 	}
 	content := sql.Content(&e)
-	tag, err := savepoint.Exec(ctx, in.q(statement), in.consumer, uuidArray([]uuid.UUID{e.ID}),
-		intArray([]int64{content}))
+	tag, err := savepoint.Exec(ctx, in.q(statement), in.consumer, e.ID.String(),
+		strconv.FormatInt(content, 10))
 	if err != nil {
 		return where, nil, errors.Join(fmt.Errorf("%w: %w", errInsert, err), savepoint.Rollback(ctx))
 	}

@@ -252,6 +252,26 @@ func (in *Inbox) readDatabase(ctx context.Context) (database string, f *failure)
 	return database, nil
 }
 
+// server is a server since its start. A primary keeps its system identifier and its timeline until it starts again, and
+// a standby decides nothing, so the start stands for both, and costs a transaction next to nothing.
+type server struct {
+	started  int64
+	database string
+}
+
+// databaseOf returns the database of the transaction that is open on conn, by the start of its server.
+func (in *Inbox) databaseOf(ctx context.Context, conn *pgx.Conn, started int64) (string, error) {
+	if known := in.server.Load(); known != nil && known.started == started {
+		return known.database, nil
+	}
+	now := &server{started: started}
+	if err := conn.QueryRow(ctx, in.q(sqlHome)).Scan(&now.database); err != nil {
+		return "", fmt.Errorf("inbox: asking which database this is: %w", err)
+	}
+	in.server.Store(now)
+	return now.database, nil
+}
+
 // DatabaseChangedError is returned by a handler when its database, or the database's timeline, is not the one in which
 // the handler began a partition, or when the partition's progress in it went back, or is gone: a standby has taken
 // over, a backup was restored, or rows were deleted. The database may lack effects whose offsets are committed. It has

@@ -17,26 +17,27 @@ insert into {schema}inbox_message (consumer_name, message_id, content)
 select $1::text, id, content from unnest($2::text::uuid[], $3::text::bigint[]) as t (id, content)
 on conflict (consumer_name, message_id) do nothing returning message_id`
 
+// A single id, without the cost of arrays.
+const sqlInsertOneDay = `-- inbox: insert one into the days
+insert into {schema}inbox_message (consumer_name, message_id, content)
+values ($1::text, $2::text::uuid, $3::text::bigint)
+on conflict (consumer_name, message_id) do nothing returning message_id`
+
 const sqlInsertAny = `-- inbox: insert into any
 insert into {schema}inbox_message_any (consumer_name, message_id, content)
 select $1::text, id, content from unnest($2::text::uuid[], $3::text::bigint[]) as t (id, content)
 on conflict (consumer_name, message_id) do nothing returning message_id`
 
-// Effects run in this transaction: a COMMIT of theirs fails (inbox_guard). While it is open, its lock tells operators
-// which partition it handles (sql.ProgressList finds it); nothing waits for that lock.
-const sqlGuard = `-- inbox: guard
-select set_config('effectonce.inbox', 'open', true), case when $2::text <> '' then pg_try_advisory_xact_lock_shared(
-	hashtextextended($1::text || ' ' || $2::text, '{schema}inbox_progress'::regclass::oid::bigint)) end`
+const sqlInsertOneAny = `-- inbox: insert one into any
+insert into {schema}inbox_message_any (consumer_name, message_id, content)
+values ($1::text, $2::text::uuid, $3::text::bigint)
+on conflict (consumer_name, message_id) do nothing returning message_id`
 
 const sqlAdopt = `-- inbox: adopt the open transaction`
 
-// In the round trip of COMMIT: an effect, or a function that it called, may have turned this off.
-const sqlFinish = `-- inbox: finish
-select set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
-	set_config('effectonce.inbox', 'done', true)`
-
+// inbox_guard tells this COMMIT from an effect's by its words.
 const sqlCommit = `-- inbox: commit
-commit`
+commit and no chain`
 
 // For a transaction that writes nothing and decides by rows of other transactions. If the wait of their COMMIT for a
 // synchronous standby was cut, such a row is visible but may be lost in a failover. Only a COMMIT that has written

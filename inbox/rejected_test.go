@@ -369,28 +369,31 @@ func TestTakenIDIsNotReleased(t *testing.T) {
 // an id a second time. Nothing is decided until the key is there again.
 func TestP9_3_MissingKeysDecideNothing(t *testing.T) {
 	t.Parallel()
-	for table, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		dedup   inbox.Dedup
 		foreign bool
+		n       int
 	}{
-		"inbox_message": {inbox.ByID, false}, "inbox_message_any": {inbox.ByID, true},
-		"inbox_watermark": {inbox.ByOffset, false},
+		"inbox_message": {inbox.ByID, false, 10}, "inbox_message_any": {inbox.ByID, true, 10},
+		"inbox_message for one": {inbox.ByID, false, 1}, "inbox_message_any for one": {inbox.ByID, true, 1},
+		"inbox_watermark": {inbox.ByOffset, false, 10},
 	} {
-		t.Run(table, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			table, _, _ := strings.Cut(name, " ")
 			told := make(chan inbox.RetriedInfo, 10000)
 			h := w.inbox(inbox.Config{
 				Dedup: c.dedup, Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }},
 			}).Each(write)
-			e := some(10)
+			e, known := some(c.n), (c.n+1)/2
 			if c.foreign {
 				for i := range e {
 					e[i].ID = uuid.New()
 				}
 			}
 			if table != "inbox_watermark" { // of which only the first insert may meet another
-				same(t, "before", handle(t, h, e[:5]), repeat(inbox.Applied, 5))
+				same(t, "before", handle(t, h, e[:known]), repeat(inbox.Applied, known))
 			}
 			key := pgtest.One[string](t, w.DB, "select pg_get_constraintdef(oid) from pg_constraint "+
 				"where conrelid = '"+table+"'::regclass and contype = 'p'")
@@ -407,7 +410,7 @@ func TestP9_3_MissingKeysDecideNothing(t *testing.T) {
 			}
 			w.Exec(t, "alter table "+table+" add constraint "+table+"_pkey "+key)
 			if out := <-decided; table != "inbox_watermark" {
-				same(t, "after", out, append(repeat(inbox.Duplicate, 5), repeat(inbox.Applied, 5)...))
+				same(t, "after", out, append(repeat(inbox.Duplicate, known), repeat(inbox.Applied, c.n-known)...))
 			}
 			same(t, "effects", w.effects(), ids(e))
 		})

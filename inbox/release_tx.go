@@ -147,16 +147,17 @@ func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 	return err
 }
 
-// readState reads the state at the start of a transaction, and sets the inbox's timeouts for it.
-func (in *Inbox) readState(ctx context.Context, tx pgx.Tx) (*state, error) {
+// readState reads the state at the start of a transaction, and sets the inbox's timeouts for it. place is the partition
+// of which effects run in it, or empty; nil: no effects run.
+func (in *Inbox) readState(ctx context.Context, tx pgx.Tx, place *string) (*state, error) {
 	return stateOf(tx.QueryRow(ctx, in.q(sql.State), in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
-		in.cfg.idleTimeout))
+		in.cfg.idleTimeout, place))
 }
 
 // inTx runs do in a transaction with the inbox's timeouts.
 func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := in.readState(ctx, tx); err != nil {
+		if _, err := in.readState(ctx, tx, nil); err != nil {
 			return err
 		}
 		return do(tx)
@@ -257,7 +258,8 @@ func (t *releasing) once(ctx context.Context) *failure {
 // begin locks the release, checks that the list still begins with the same events, and records their ids.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	in := t.in
-	s, err := in.readState(ctx, tx)
+	place := ""
+	s, err := in.readState(ctx, tx, &place)
 	if err != nil {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}
@@ -281,14 +283,10 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	}
 	p.sort()
 	var b pgx.Batch
-	b.Queue(in.q(sqlGuard), in.consumer, "")
 	ids := byID{in} // whatever the strategy: ids record the released events
 	ids.queue(&b, p)
 	res := tx.SendBatch(ctx, &b)
-	if _, err = res.Exec(); err == nil {
-		err = ids.read(res, p)
-	}
-	switch err = cmp.Or(err, res.Close()); {
+	switch err = cmp.Or(ids.read(res, p), res.Close()); {
 	case pgerr.Is(err, pgerr.CheckViolation):
 		return nil, &failure{kind: dayMissing, err: err}
 	case err != nil:

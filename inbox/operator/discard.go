@@ -124,7 +124,7 @@ func (o *Operator) discarding(ctx context.Context, action, reason string, do fun
 // discard records the ids, copies the records to the audit, and removes the events from their list.
 func (c change) discard(ctx context.Context, consumer string, hash []byte, list []discardID) error {
 	var state days.State
-	if err := state.Read(c.query(ctx, sql.State, "", "", consumer, "")); err != nil {
+	if err := state.Read(c.query(ctx, sql.State, "", "", consumer, "", nil)); err != nil {
 		return err
 	}
 	var rows []int64

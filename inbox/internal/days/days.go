@@ -39,6 +39,7 @@ var errNoRow = errors.New("inbox_days has lost its row: restore it, or run `inse
 
 // State is the data that determines the table of an id, as read by one transaction.
 type State struct {
+	Started int64  // when the server started, in microseconds since 1970
 	Today   Number // by the database's clock
 	Dropped Number // earlier days may be dropped
 	Until   Number // the last day until which the clock is believed; -1: any
@@ -49,17 +50,16 @@ type State struct {
 
 // Read reads a row of [sql.State].
 func (s *State) Read(row pgx.Row) error {
-	var set string // the settings, which are not used
+	var set int // of the settings, which are not used
 	var dropped *Number
-	var hidden *string
-	err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &set, &s.Today, &dropped, &s.Until, &s.Floor, &s.Dedup,
-		&s.IDs, &hidden)
+	var hidden string
+	err := row.Scan(&set, &s.Started, &s.Today, &dropped, &s.Until, &s.Floor, &s.Dedup, &s.IDs, &hidden)
 	switch {
 	case err != nil:
 		return err
-	case hidden != nil:
+	case hidden != "":
 		return fmt.Errorf("row-level security may hide rows of %s from this role: disable it on these tables, or give "+
-			"the role bypassrls", *hidden)
+			"the role bypassrls", hidden)
 	case dropped == nil:
 		return errNoRow
 	}

@@ -12,33 +12,46 @@ package sql
 //
 // Without array_nulls a tombstone that is parked would be the text NULL, in the query modes that poolers need.
 //
+// With $5 effects run in this transaction: a COMMIT of theirs fails (inbox_guard). While it is open, its lock tells
+// operators which partition it handles (sql.ProgressList finds it); nothing waits for that lock.
+//
 // Row-level security would hide rows without an error: marks of parked keys, so that events pass them. The setting
 // row_security cannot be off, because it would hold for the effect's statements, too.
+//
+// The planner takes the generic plan for dear where it expects many rows, and would plan the statement for each event:
+// that costs more than all else that Postgres does for the event. So inbox_days has a limit.
 const State = `-- inbox: state
-select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text
-	else s.idle end, true),
-	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end,
-		true),
-	set_config('tcp_keepalives_interval', case $4::text when '' then current_setting('tcp_keepalives_interval')
-		else '5' end, true),
-	set_config('tcp_keepalives_count', case $4::text when '' then current_setting('tcp_keepalives_count') else '3' end,
-		true),
-	set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
-	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
-	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
-	set_config('array_nulls', 'on', true),
+select num_nulls(
+		case when $4::text <> '' and current_setting('idle_in_transaction_session_timeout') = '0'
+			then set_config('idle_in_transaction_session_timeout', $4::text, true) end,
+		case when $4::text <> '' then set_config('tcp_keepalives_idle', '10', true) end,
+		case when $4::text <> '' then set_config('tcp_keepalives_interval', '5', true) end,
+		case when $4::text <> '' then set_config('tcp_keepalives_count', '3', true) end,
+		case when $1::text <> '' then set_config('lock_timeout', $1::text, true) end,
+		case when $2::text <> '' then set_config('statement_timeout', $2::text, true) end,
+		case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end,
+		case when current_setting('array_nulls') = 'off' then set_config('array_nulls', 'on', true) end,
+		case when $5::text is not null then set_config('effectonce.inbox', 'open', true) end,
+		case when $5::text <> '' then pg_try_advisory_xact_lock_shared(
+			hashtextextended($3::text || ' ' || $5::text, '{schema}inbox_progress'::regclass::oid::bigint)) end),
+	(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	d.dropped_before - date '1970-01-01',
 	coalesce(d.believed_until - date '1970-01-01', -1),
 	coalesce(c.floor - date '1970-01-01', -1),
 	coalesce(c.dedup, ''),
 	coalesce(c.ids_until > clock_timestamp(), false),
-	s.hidden
-from (select current_setting('idle_in_transaction_session_timeout') as idle, (select string_agg(t::text, ', ')
-	from unnest(array['{schema}inbox_message', '{schema}inbox_message_any', '{schema}inbox_consumer',
-		'{schema}inbox_days', '{schema}inbox_parked_key', '{schema}inbox_parked', '{schema}inbox_progress',
-		'{schema}inbox_watermark', '{schema}inbox_numbering']::regclass[]) t where row_security_active(t)) as hidden) s
-left join {schema}inbox_days d on true
+	concat_ws(', ',
+		case when row_security_active('{schema}inbox_message'::regclass) then 'inbox_message' end,
+		case when row_security_active('{schema}inbox_message_any'::regclass) then 'inbox_message_any' end,
+		case when row_security_active('{schema}inbox_consumer'::regclass) then 'inbox_consumer' end,
+		case when row_security_active('{schema}inbox_days'::regclass) then 'inbox_days' end,
+		case when row_security_active('{schema}inbox_parked_key'::regclass) then 'inbox_parked_key' end,
+		case when row_security_active('{schema}inbox_parked'::regclass) then 'inbox_parked' end,
+		case when row_security_active('{schema}inbox_progress'::regclass) then 'inbox_progress' end,
+		case when row_security_active('{schema}inbox_watermark'::regclass) then 'inbox_watermark' end,
+		case when row_security_active('{schema}inbox_numbering'::regclass) then 'inbox_numbering' end)
+from (values (true)) s left join (select dropped_before, believed_until from {schema}inbox_days limit 1) d on true
 left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
 const LockMark = `-- inbox: lock a mark

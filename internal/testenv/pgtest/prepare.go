@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -58,4 +61,31 @@ func Queries(t testing.TB, patterns ...string) map[string]string {
 		}
 	}
 	return all
+}
+
+// PlannedOnce fails for each statement of ours that a session has used often and plans anew each time, and if the
+// session has used none. Planning is most of what such a statement costs.
+func PlannedOnce(t testing.TB, on interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+},
+) {
+	t.Helper()
+	rows, err := on.Query(t.Context(), `select split_part(statement, chr(10), 1), custom_plans > 5, custom_plans,
+		generic_plans from pg_prepared_statements where statement like '-- %: %' and generic_plans + custom_plans >= 10`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	var anew bool
+	var custom, generic int
+	used := 0
+	_, err = pgx.ForEachRow(rows, []any{&name, &anew, &custom, &generic}, func() error {
+		if used++; anew {
+			t.Errorf("%s: planned %d times, and %d times not", name, custom, generic)
+		}
+		return nil
+	})
+	if err != nil || used == 0 {
+		t.Errorf("the session has used no statement often: %v", err)
+	}
 }
