@@ -43,6 +43,9 @@ type assignment struct {
 	// event runs again after a long pause.
 	haltNoted, pauseNoted bool
 
+	// For byID: how many transactions in a row have met no repeat, and after how many no repeat is expected.
+	noRepeats, trustAfter int
+
 	maxEvents  int // limit for a transaction because of conflicts or EffectTimeout; 0: none
 	undisputed int // consecutive transactions without a conflict
 	widenAfter int // the number of these that doubles maxEvents
@@ -144,8 +147,26 @@ func (a *assignment) decided(events []event.Event, outcomes []Outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.account = a.account.decided(events)
+	if a.noRepeats++; slices.Contains(outcomes, Duplicate) {
+		a.noRepeats = 0
+	}
 	a.span.decided(events[0].Position.Offset,
 		slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
+}
+
+// expectsNoRepeats reports whether a transaction may take all its events for new.
+func (a *assignment) expectsNoRepeats() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.noRepeats > a.trustAfter
+}
+
+// metRepeat counts a transaction that took a repeat for a new event, and began again. Each costs a line in the server's
+// log, so the next ones come more and more rarely.
+func (a *assignment) metRepeat() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.noRepeats, a.trustAfter = 0, min(max(16, 2*a.trustAfter), 1<<14)
 }
 
 // beganIn returns the database in which the partition began.

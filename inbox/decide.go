@@ -221,6 +221,9 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		in.state.Store(s)
 	}
 	switch {
+	case errors.Is(err, errNotAllNew):
+		a.metRepeat()
+		return false, &failure{kind: stale}
 	case err != nil && pgerr.Is(err, pgerr.CheckViolation):
 		return false, &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
 	case err != nil:

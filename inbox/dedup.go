@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -113,22 +114,37 @@ type byID struct{ in *Inbox }
 
 func (byID) ready(context.Context, partitionName, *assignment) *failure { return nil }
 
-func (d byID) plan(events []event.Event, _ *assignment, _ bool) (*planned, *failure) {
+// allNewFrom is the number of events from which on a transaction may take all of them for new: below it, the check of
+// the keys costs as much as it saves.
+const allNewFrom = 8
+
+func (d byID) plan(events []event.Event, a *assignment, giveUp bool) (*planned, *failure) {
 	cfg := &d.in.cfg
-	return d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
+	p, f := d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
+	if f == nil {
+		p.allNew = !giveUp && len(events) >= allNewFrom && a.expectsNoRepeats()
+	}
+	return p, f
 }
 
 // queue inserts into inbox_message before inbox_message_any, in every transaction: a different order could deadlock.
 func (d byID) queue(b *pgx.Batch, p *planned) {
+	if p.allNew {
+		d.insert(b, p, inDay, sqlInsertNewDay, sqlInsertNewDay)
+		d.insert(b, p, inAny, sqlInsertNewAny, sqlInsertNewAny)
+		b.Queue(d.in.q(sqlHaveKeys))
+		return
+	}
 	d.insert(b, p, inDay, sqlInsertDay, sqlInsertOneDay)
 	d.insert(b, p, inAny, sqlInsertAny, sqlInsertOneAny)
 }
 
 func (d byID) insert(b *pgx.Batch, p *planned, where route, several, one string) {
-	switch ids, contents := p.of(where); len(ids) {
-	case 0:
+	ids, contents := p.of(where)
+	switch {
+	case len(ids) == 0:
 		return
-	case 1:
+	case len(ids) == 1 && one != several:
 		b.Queue(d.in.q(one), d.in.consumer, ids[0].String(), strconv.FormatInt(contents[0], 10))
 	default:
 		b.Queue(d.in.q(several), d.in.consumer, uuidArray(ids), intArray(contents))
@@ -136,7 +152,13 @@ func (d byID) insert(b *pgx.Batch, p *planned, where route, several, one string)
 	p.queued++
 }
 
+// errNotAllNew is why a transaction that took all events for new begins again without that.
+var errNotAllNew = errors.New("inbox: an event was decided before, or a table lacks its key")
+
 func (byID) read(res pgx.BatchResults, p *planned) error {
+	if p.allNew {
+		return p.readAllNew(res)
+	}
 	for range p.queued {
 		rows, err := res.Query()
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // planned is the plan of one transaction: which id goes to which table, or which numbers are new.
@@ -22,7 +23,10 @@ type planned struct {
 	ids         []planID // sorted by id, then index: inserts in another order could deadlock
 	inserted    int
 	undecidable int // events that only an operator can decide
-	queued      int // for byID: the number of insert statements
+
+	// For byID.
+	queued int  // the number of insert statements
+	allNew bool // an id that is known fails the transaction
 
 	// For byNumber.
 	name       partitionName
@@ -197,6 +201,35 @@ func (p *planned) mark(rows pgx.Rows) error {
 		}
 	}
 	return rows.Err()
+}
+
+// readAllNew reads the results of inserts that take all ids for new.
+func (p *planned) readAllNew(res pgx.BatchResults) error {
+	var inserted int64
+	for range p.queued {
+		tag, err := res.Exec()
+		if pgerr.Is(err, pgerr.UniqueViolation) {
+			return errNotAllNew
+		}
+		if err != nil {
+			return err
+		}
+		inserted += tag.RowsAffected()
+	}
+	var keyed bool
+	if err := res.QueryRow().Scan(&keyed); err != nil {
+		return err
+	}
+	for i := range p.ids {
+		if id := &p.ids[i]; !id.route.undecidable() && (i == 0 || p.ids[i-1].id != id.id) {
+			id.isNew = true
+			p.inserted++
+		}
+	}
+	if !keyed || int64(p.inserted) != inserted {
+		return errNotAllNew
+	}
+	return nil
 }
 
 // fresh stores the outcomes that are known before the effect runs, and returns the indexes of the new events in log
