@@ -81,6 +81,21 @@ func BenchmarkEachIn500(b *testing.B) {
 	stream(b, in.Each(credit), 500, some)
 }
 
+// BenchmarkPlainEachIn500 has the same effects in the same transactions, without this package.
+func BenchmarkPlainEachIn500(b *testing.B) {
+	w, _ := benchWorld(b)
+	stream(b, inbox.HandlerFunc(func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		return nil, pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
+			for _, e := range events {
+				if err := credit(ctx, tx, e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}), 500, some)
+}
+
 // BenchmarkOneByOne is the baseline of the batches: a transaction per event.
 func BenchmarkOneByOne(b *testing.B) {
 	_, in := benchWorld(b)

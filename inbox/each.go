@@ -26,55 +26,62 @@ func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
 		f *failure,
 	) {
-		began := time.Now()
-		for _, i := range fresh {
-			at := time.Now()
-			skip, err := runOne(ctx, g.next(), lend(events[i]), careful, do)
-			if err != nil {
-				f := effectFailure(ctx, g, err, i)
-				if errors.Is(f.err, errOverdue) && time.Since(at) < time.Since(began)/2 {
+		n := 0 // the effect that runs
+		if !returns(func() {
+			began := time.Now()
+			for ; n < len(fresh) && f == nil; n++ {
+				at := time.Now()
+				var skip bool
+				if skip, f = runOne(ctx, g, events, fresh[n], careful, do); skip {
+					skipped = append(skipped, fresh[n])
+				}
+				if f != nil && errors.Is(f.err, errOverdue) && time.Since(at) < time.Since(began)/2 {
 					f.index = -1 // the events before it took the time
 				}
-				return nil, f
-			}
-			if g.Set && len(fresh) > 1 {
-				return nil, &failure{kind: apart, err: errApart}
-			}
-			if !skip {
-				continue
-			}
-			if g.Touched && !careful {
-				// Only the writes of this event must be rolled back: run the batch again with savepoints.
-				return nil, &failure{
-					kind: skipping,
-					err:  fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID),
+				if f == nil && g.Set && len(fresh) > 1 {
+					f = &failure{kind: apart, err: errApart}
 				}
 			}
-			skipped = append(skipped, i)
+		}) {
+			f = effectFailure(ctx, g, g.check(errGoexit), fresh[n])
 		}
-		return skipped, nil
+		return skipped, f
 	}
 }
 
-// runOne runs the effect of one event and reports whether it skipped the event.
-func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Effect) (skip bool, err error) {
+// runOne runs the effect of events[i] and reports whether it skipped the event.
+func runOne(ctx context.Context, g *guardTx, events []event.Event, i int, careful bool, do Effect) (skip bool,
+	f *failure,
+) {
+	own, e := g.next(), lend(events[i])
 	var savepoint pgx.Tx
+	var err error
 	if careful {
-		if savepoint, err = g.Begin(ctx); err != nil {
-			return false, err
+		if savepoint, err = own.Begin(ctx); err != nil {
+			return false, effectFailure(ctx, g, err, i)
 		}
 	}
-	err = guarded(g, func() error { return do(ctx, g, e) })
+	err = own.check(recovered(func() error { return do(ctx, own, e) }))
 	skip = skips(err)
 	switch {
 	case !skip && err != nil:
-		return false, err
+	case savepoint == nil && skip && own.Touched:
+		// Only the writes of this event must be rolled back: run the batch again with savepoints.
+		return false, &failure{
+			kind: skipping,
+			err:  fmt.Errorf("event %s was skipped after its effect had used the transaction", e.ID),
+		}
 	case savepoint == nil:
 		return skip, nil
 	case skip:
-		return true, savepoint.Rollback(ctx)
+		err = savepoint.Rollback(ctx)
+	default:
+		err = savepoint.Commit(ctx)
 	}
-	return false, savepoint.Commit(ctx)
+	if err != nil {
+		return false, effectFailure(ctx, g, err, i)
+	}
+	return skip, nil
 }
 
 // batchRunner runs an effect for all new events at once. The effect gets a copy of the slice and may sort it.
@@ -137,22 +144,36 @@ func batchFailure(ctx context.Context, g *guardTx, err error, events []event.Eve
 // errGoexit is the error of an effect that ends its goroutine, as assertions of test libraries do.
 var errGoexit = errors.New("the effect called runtime.Goexit")
 
-// guarded calls an effect, turns a panic into an error and checks the state of the transaction. It removes quotes of
-// the event from the errors of libraries, because callers log, store or show the text. The effect has a goroutine of
-// its own, which it may end: the partition's would end without a word.
+// guarded calls an effect, turns a panic and the end of its goroutine into an error, and checks the state of the
+// transaction.
 func guarded(g *guardTx, do func() error) error {
-	err, done := errGoexit, make(chan struct{})
+	err := errGoexit
+	returns(func() { err = recovered(do) })
+	return g.check(err)
+}
+
+// returns calls do in a goroutine of its own, which an effect may end, and reports whether do has returned: the
+// partition's goroutine would end without a word.
+func returns(do func()) (returned bool) {
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				err = &panicError{value: p, stack: debug.Stack()}
-			}
-		}()
-		err = redact.Error(do())
+		do()
+		returned = true
 	}()
 	<-done
-	return g.check(err)
+	return returned
+}
+
+// recovered calls an effect and turns a panic into an error. It removes quotes of the event from the errors of
+// libraries, because callers log, store or show the text.
+func recovered(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return redact.Error(do())
 }
 
 // panicError is the panic of an effect. The stack is only logged.
