@@ -70,10 +70,18 @@ func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffse
 	}
 	for _, p := range res.Topics[topic] {
 		if p.Error != nil {
-			return nil, fmt.Errorf("partition %d: %w", p.Partition, p.Error)
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, known(p.Error))
 		}
 	}
 	return res.Topics[topic], nil
+}
+
+// known replaces the answer of a broker that does not know yet of a partition of a topic that exists.
+func known(err error) error {
+	if errors.Is(err, kafka.UnknownTopicOrPartition) {
+		return kafka.NotLeaderForPartition
+	}
+	return err
 }
 
 // tail reads one partition, from last offsets before its end or from its beginning.
@@ -89,7 +97,7 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 			maxBytes: int32(cfg.FetchBytes),
 		})
 		if err != nil {
-			return nil, err
+			return nil, known(err)
 		}
 		if answer.highWatermark < 0 { // above the client's quota
 			if sleep.For(ctx, answer.throttle) != nil {
@@ -105,9 +113,12 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 			}
 			events, offset = append(events, c.events...), c.next
 		}
-		if offset == from {
-			// An open transaction: records after it cannot be read yet.
-			return events, nil
+		switch {
+		case offset > from:
+		case 0 <= answer.stable && answer.stable <= offset && offset < answer.highWatermark:
+			return events, nil // an open transaction: records after it cannot be read yet
+		default:
+			return nil, kafka.OffsetNotAvailable // a new leader does not know yet that they are committed
 		}
 		if ctx.Err() != nil {
 			return nil, errors.Join(errors.New("stopped"), ctx.Err())

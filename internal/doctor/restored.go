@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -94,10 +95,19 @@ func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kaf
 
 var errTransport = errors.New("the client of Kafka has a transport of its own kind, by which nothing is read")
 
-// readTail reads the end of a topic over connections like the client's.
-func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
+// readTail reads the end of a topic over connections like the client's. That a topic does not exist is asked twice: a
+// broker that has just started may not know of it yet.
+func readTail(ctx context.Context, conn Kafka, topic string) (tail []event.Event, err error) {
 	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
 	defer cancel()
+	if tail, err = readTailOnce(ctx, conn, topic); errors.Is(err, kafka.UnknownTopicOrPartition) &&
+		sleep.For(ctx, 300*time.Millisecond) == nil {
+		return readTailOnce(ctx, conn, topic)
+	}
+	return tail, err
+}
+
+func readTailOnce(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
 	client, closeIdle := conn.Client(TailTimeout)
 	defer closeIdle()
 	transport := &kafka.Transport{}
@@ -112,14 +122,15 @@ func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, err
 	})
 }
 
-// isAway reports whether Kafka does not answer, or cannot tell yet (a partition has no leader). It is false if the
-// topic may not be read, or has records that cannot be decoded.
+// isAway reports whether Kafka does not answer, or cannot tell yet (a partition has no leader). It is false only if the
+// topic may not be read, however often Kafka is asked, or has records that cannot be decoded: whoever goes on then has
+// not looked. kafka.Unknown is what kafka-go says of a broker that it did not reach.
 func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	if errors.Is(err, errTransport) {
 		return false
 	}
 	if code, answered := errors.AsType[kafka.Error](err); answered {
-		return code.Temporary() || code == kafka.SASLAuthenticationFailed
+		return !slices.Contains(forbidden, code)
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	if isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -129,6 +140,11 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	defer closeIdle()
 	_, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	return err != nil
+}
+
+var forbidden = []kafka.Error{
+	kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed, kafka.ClusterAuthorizationFailed,
+	kafka.UnsupportedVersion, kafka.InvalidTopic,
 }
 
 // Addresses returns the addresses of a client's brokers, separated by commas; "": of none.

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -24,6 +26,27 @@ func (strange) Client(time.Duration) (*kafka.Client, func()) {
 }
 func (strange) Warning() string { return "" }
 func (strange) LookAt() string  { return "" }
+
+// TestAway: a check for a restore that could not look waits, whatever the code. Only what no wait mends is passed over,
+// with a warning.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	passed := map[kafka.Error]bool{
+		kafka.TopicAuthorizationFailed: true, kafka.GroupAuthorizationFailed: true,
+		kafka.ClusterAuthorizationFailed: true, kafka.UnsupportedVersion: true, kafka.InvalidTopic: true,
+	}
+	for code := kafka.Unknown; code < 200; code++ {
+		err := fmt.Errorf("consumer: partition 3: %w", code)
+		if code != 0 && isAway(t.Context(), strange{}, "payments", err) == passed[code] {
+			t.Errorf("%d, %v: passed over: %v", int(code), code, !passed[code])
+		}
+	}
+	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, context.DeadlineExceeded, &net.OpError{Err: io.EOF}} {
+		if !isAway(t.Context(), strange{}, "payments", err) {
+			t.Errorf("%v is passed over", err)
+		}
+	}
+}
 
 // TestNotCompared: what cannot be read is said, and an inbox alone has nothing to compare.
 func TestNotCompared(t *testing.T) {
