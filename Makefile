@@ -193,6 +193,9 @@ bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does i
 	cd verify/bench && go test -count=1 ./...
 	cd verify/bench && go run . -quick -only $(SMOKE)
 
+bench-check: ## what an event costs in CPU and allocations, compared with verify/bench/baseline.json
+	cd verify/bench && go run . -check
+
 servers: ## fetch the servers of the tests ahead of the first one: Postgres, Kafka, DynamoDB Local
 	$(call on,$(CORNER)) $(STACK) fetch
 
@@ -201,4 +204,4 @@ clean: ## remove the caches that tests filled
 		"$$cache"/strimzi-* "$$cache"/debezium-* "$$cache"/site-* "$${TMPDIR:-/tmp}"/effectonce-postgres-[0-9]*
 	go clean -testcache
 
-.PHONY: api charts compose flaky help nightly test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke servers clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen
+.PHONY: api charts compose flaky help nightly test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke bench-check servers clean bugs mutants matrix matrix-rules matrix-proof matrix-soak screenshots site release release-check vet-others image image-check first-hour nightshift diagrams site-seen

@@ -37,6 +37,7 @@ steps=(
 	"mutants: make mutants"
 	"fuzz: make fuzz FUZZTIME=1m"
 	"bench: make bench-smoke"
+	"costs: make bench-check"
 	"interop: make interop"
 	"debezium: make debezium"
 	"rules: make matrix PARTS=rules CORNERS=$rules"

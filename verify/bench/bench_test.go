@@ -38,6 +38,24 @@ func TestRatio(t *testing.T) {
 	}
 }
 
+// TestJudgeCosts: a cost above its bound is an error, and so is one that is missing on either side.
+func TestJudgeCosts(t *testing.T) {
+	t.Parallel()
+	then := map[string]cost{"a": {CPU: 10, Allocations: 100}}
+	for want, now := range map[string]map[string]cost{
+		"":                       {"a": {CPU: 13.4, Allocations: 104}},
+		"1.40 times the CPU":     {"a": {CPU: 14, Allocations: 100}},
+		"1.10 times the alloc":   {"a": {CPU: 1, Allocations: 110}},
+		"a is in the baseline":   {},
+		"b is not in the baseli": {"a": {CPU: 1, Allocations: 1}, "b": {CPU: 1, Allocations: 1}},
+	} {
+		err := judgeCosts(newReport(io.Discard, io.Discard), then, now)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", now, err, want)
+		}
+	}
+}
+
 // TestTable: a table has the medians without the warm-up, and the columns that somebody has a value for.
 func TestTable(t *testing.T) {
 	t.Parallel()

@@ -59,6 +59,7 @@ type answer struct {
 	Appended, Settled, Handled                       int
 	Transactions, Claims, Batches, Fetches           int
 	Client, Postgres, Kafka                          float64 // CPU seconds
+	Allocations                                      float64
 	WAL, DatabaseNet, KafkaNet                       float64 // bytes
 	AppendMS, ClaimMS, PublishMS, SettleMS, HandleMS float64 // medians
 	Publish50, Publish99, Apply50, Apply99           float64 // milliseconds since the begin of an event's append
@@ -230,7 +231,7 @@ func (s *stages) awaitEvents(ctx context.Context, events int) error {
 // moment is the value of every counter at a time.
 type moment struct {
 	at                                               time.Time
-	cpu                                              float64
+	cpu, allocations                                 float64
 	servers                                          usage
 	wal                                              int64
 	database, kafka, appended, settled, handled, ask int64
@@ -238,7 +239,7 @@ type moment struct {
 
 func (s *stages) counters(ctx context.Context) (m moment, err error) {
 	err = s.pool.QueryRow(ctx, queryWAL).Scan(&m.wal)
-	m.at, m.cpu, m.servers = time.Now(), selfCPU(), serverCPUOf(os.Getppid())
+	m.at, m.cpu, m.servers, m.allocations = time.Now(), selfCPU(), serverCPUOf(os.Getppid()), allocations()
 	m.database, m.kafka, m.ask = s.database.bytes.Load(), s.kafka.bytes.Load()+s.fetching.bytes.Load(),
 		s.fetching.writes.Load()
 	m.appended, m.settled, m.handled = s.appended.Load(), s.settled.Load(), s.handled.Load()
@@ -259,7 +260,8 @@ func (s *stages) between(from, to moment) answer {
 		Seconds: to.at.Sub(from.at).Seconds(), Appended: int(to.appended - from.appended),
 		Settled: int(to.settled - from.settled), Handled: int(to.handled - from.handled),
 		Fetches: int(to.ask - from.ask), Client: to.cpu - from.cpu,
-		Postgres: used.postgres, Kafka: used.kafka, WAL: float64(to.wal - from.wal),
+		Allocations: to.allocations - from.allocations,
+		Postgres:    used.postgres, Kafka: used.kafka, WAL: float64(to.wal - from.wal),
 		DatabaseNet: float64(to.database - from.database), KafkaNet: float64(to.kafka - from.kafka),
 	}
 	a.Transactions, a.AppendMS, _ = s.appends.quantiles()

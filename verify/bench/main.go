@@ -6,6 +6,7 @@
 //	go run . -only relay,inbox  some cases; -h names them
 //	go run . -quick             small numbers, for a test of the benchmark: the figures mean nothing
 //	go run . > tables.md        the tables, in Markdown; what is measured meanwhile goes to standard error
+//	go run . -check             what an event costs, compared with baseline.json
 //	go run . -model [-docs ../../docs]  what a rate needs, from costs.json; into docs/scaling.md
 package main
 
@@ -37,6 +38,8 @@ type options struct {
 	costs                     string
 	model                     bool
 	docs                      string
+	check                     bool
+	baseline                  string
 }
 
 func main() {
@@ -83,6 +86,9 @@ func parse(args []string) (options, error) {
 		"-quick nothing is written unless this is set")
 	f.BoolVar(&o.model, "model", false, "measure nothing: print what rates need, from -costs")
 	f.StringVar(&o.docs, "docs", "", "with -model: write into scaling.md in this folder instead")
+	f.BoolVar(&o.check, "check", false, "measure no case: compare what an event costs with -baseline")
+	f.StringVar(&o.baseline, "baseline", baselineFile, "with -check: what it should cost; a file that does not exist "+
+		"is written")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -176,6 +182,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	rep.about(about)
+	if o.check {
+		return s.check(ctx, o, rep)
+	}
 	for _, c := range o.chosen() {
 		began := load()
 		if err := c.run(ctx, s, o, rep); err != nil {

@@ -65,6 +65,7 @@ func (s *stack) drainOnce(ctx context.Context, o options, events int, payload []
 	n := float64(events)
 	return figure{
 		Events: events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB, CPU: a.Client * 1e6 / n,
+		Allocations: a.Allocations / n,
 		PostgresCPU: a.Postgres * 1e6 / n, KafkaCPU: a.Kafka * 1e6 / n, WALBytes: a.WAL / n,
 	}, s.left(ctx)
 }

@@ -17,7 +17,7 @@ type figure struct {
 	Seconds, Rate              float64 // events a second
 	P50, P99                   float64
 	CPU, PostgresCPU, KafkaCPU float64
-	WALBytes                   float64
+	WALBytes, Allocations      float64
 	PeakKiB                    int64
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,6 +93,13 @@ func selfCPU() float64 {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// allocations returns how many objects this process has allocated so far.
+func allocations() float64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.Mallocs)
 }
 
 // peakOf returns the peak resident size of a process; pid may be "self".
