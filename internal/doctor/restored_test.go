@@ -2,14 +2,19 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -45,6 +50,59 @@ func TestAway(t *testing.T) {
 		if !isAway(t.Context(), strange{}, "payments", err) {
 			t.Errorf("%v is passed over", err)
 		}
+	}
+}
+
+// cutOff is a client with two connections to a broker: the second one asks once a third was refused.
+type cutOff struct{ brokers []string }
+
+func (c cutOff) Client(timeout time.Duration) (*kafka.Client, func()) {
+	var dials atomic.Int32
+	refused := make(chan struct{})
+	refuse := sync.OnceFunc(func() { close(refused) })
+	transport := &kafka.Transport{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		n := dials.Add(1)
+		if n > 2 {
+			refuse()
+			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if n == 2 && err == nil {
+			conn = asksAfter{conn, &atomic.Int32{}, refused}
+		}
+		return conn, err
+	}}
+	return &kafka.Client{Addr: kafka.TCP(c.brokers...), Timeout: timeout, Transport: transport},
+		transport.CloseIdleConnections
+}
+
+// asksAfter is a connection that sends its first request after the handshake once a channel is closed.
+type asksAfter struct {
+	net.Conn
+	writes  *atomic.Int32
+	refused <-chan struct{}
+}
+
+func (a asksAfter) Write(b []byte) (int, error) {
+	if a.writes.Add(1) > 1 {
+		<-a.refused
+	}
+	return a.Conn.Write(b)
+}
+
+func (cutOff) Warning() string { return "" }
+func (cutOff) LookAt() string  { return "" }
+
+// TestBrokerThatIsNotReached: the leader of a partition is dead, and another broker still names it. kafka-go answers
+// with an unknown error for each partition where it has reached some.
+func TestBrokerThatIsNotReached(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 3)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 3)`, topic)
+	ends, err := CompareNumbers(t.Context(), db.Pool, db.Schema, cutOff{kafkatest.Brokers(t)})
+	if err != nil || len(ends) != 1 || !ends[0].Away || !errors.Is(ends[0].Err, kafka.Unknown) {
+		t.Errorf("%+v, %v: want one that is away for an unknown error", ends, err)
 	}
 }
 
