@@ -48,8 +48,14 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 		return nil, err
 	}
 	topics = append(topics, unpinned...)
+	asked := false // twice whether topics exist: a broker that has just started may not know of them yet
 	for i, topic := range topics {
 		tail, err := readTail(ctx, conn, topic)
+		if errors.Is(err, kafka.UnknownTopicOrPartition) && i < pinned && !asked {
+			if asked = true; sleep.For(ctx, 300*time.Millisecond) == nil {
+				tail, err = readTail(ctx, conn, topic)
+			}
+		}
 		if errors.Is(err, kafka.UnknownTopicOrPartition) {
 			continue // never published to, or deleted meanwhile
 		}
@@ -84,10 +90,7 @@ func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kaf
 		return End{}, err
 	}
 	tail, err := readTail(ctx, conn, topic)
-	switch {
-	case errors.Is(err, kafka.UnknownTopicOrPartition):
-		return End{}, nil
-	case err != nil:
+	if err != nil { // also if it does not exist: its publisher has seen it
 		return End{Topic: topic, Err: err, Away: isAway(ctx, conn, topic, err)}, nil
 	}
 	return End{}, operator.CheckFirst(ctx, db, schema, topic, tail)
@@ -95,19 +98,10 @@ func CompareFirst(ctx context.Context, db *pgxpool.Pool, schema string, conn Kaf
 
 var errTransport = errors.New("the client of Kafka has a transport of its own kind, by which nothing is read")
 
-// readTail reads the end of a topic over connections like the client's. That a topic does not exist is asked twice: a
-// broker that has just started may not know of it yet.
-func readTail(ctx context.Context, conn Kafka, topic string) (tail []event.Event, err error) {
+// readTail reads the end of a topic over connections like the client's.
+func readTail(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, TailTimeout)
 	defer cancel()
-	if tail, err = readTailOnce(ctx, conn, topic); errors.Is(err, kafka.UnknownTopicOrPartition) &&
-		sleep.For(ctx, 300*time.Millisecond) == nil {
-		return readTailOnce(ctx, conn, topic)
-	}
-	return tail, err
-}
-
-func readTailOnce(ctx context.Context, conn Kafka, topic string) ([]event.Event, error) {
 	client, closeIdle := conn.Client(TailTimeout)
 	defer closeIdle()
 	transport := &kafka.Transport{}
