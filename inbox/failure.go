@@ -101,7 +101,7 @@ func advise(err error) error {
 	switch {
 	case pgerr.Is(err, pgerr.InsufficientPrivilege):
 		return &advisedError{err, "`relay migrate --roles --print` has the grants that each role needs"}
-	case pgerr.Is(err, pgerr.UndefinedTable):
+	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Is(err, pgerr.UndefinedFunction):
 		return &advisedError{err, "the tables are missing or older than this program: run `relay migrate` or " +
 			"migrations.Up, and look at Config.Schema"}
 	case pgerr.Is(err, pgerr.NoSuchKey):

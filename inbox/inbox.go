@@ -227,9 +227,9 @@ func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 }
 
 func (in *Inbox) register(ctx context.Context) error {
-	var dedup string
+	var dedup, guard string
 	err := in.db.QueryRow(ctx, in.q(sqlRegister), in.consumer, in.cfg.windowDays,
-		in.cfg.Dedup.String(), in.programs.host).Scan(&dedup)
+		in.cfg.Dedup.String(), in.programs.host).Scan(&dedup, &guard)
 	if err != nil {
 		return advise(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))
 	}

@@ -29,6 +29,7 @@ const (
 	InvalidCursorName     = "34000"
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
+	UndefinedFunction     = "42883"
 	UndefinedObject       = "42704"
 	DuplicateTable        = "42P07"
 	NoSuchKey             = "42P10" // of ON CONFLICT

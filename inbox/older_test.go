@@ -1,0 +1,37 @@
+package inbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+)
+
+// TestTablesOlderThanTheProgram: a program is deployed before its migration, whose guard would take the COMMITs of the
+// inbox for those of effects. Nothing is decided or parked, the error names the migration, and after it all is applied.
+func TestTablesOlderThanTheProgram(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Exec(t, "alter function inbox_commit() rename to inbox_guard")
+	runs := 0
+	events := some(3)
+	h := w.inbox(inbox.Config{MaxAttempts: 1}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		runs++
+		return writeAll(ctx, tx, events)
+	})
+	out, err := h.Handle(t.Context(), events)
+	if err == nil || !strings.Contains(err.Error(), "older than this program: run `relay migrate`") {
+		t.Errorf("%v", err)
+	}
+	same(t, "outcomes", out, repeat(inbox.Undecided, 3))
+	if runs > 0 {
+		t.Errorf("the effect ran %d times", runs)
+	}
+	w.Exec(t, "alter function inbox_guard() rename to inbox_commit")
+	same(t, "after the migration", handle(t, h, events), repeat(inbox.Applied, 3))
+	same(t, "effects", w.effects(), ids(events))
+}
