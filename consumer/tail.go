@@ -70,14 +70,14 @@ func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffse
 	}
 	for _, p := range res.Topics[topic] {
 		if p.Error != nil {
-			return nil, fmt.Errorf("partition %d: %w", p.Partition, known(p.Error))
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, ofKnownTopic(p.Error))
 		}
 	}
 	return res.Topics[topic], nil
 }
 
-// known replaces the answer of a broker that does not know yet of a partition of a topic that exists.
-func known(err error) error {
+// ofKnownTopic replaces the answer of a broker that does not know yet of a partition of a topic that exists.
+func ofKnownTopic(err error) error {
 	if errors.Is(err, kafka.UnknownTopicOrPartition) {
 		return kafka.NotLeaderForPartition
 	}
@@ -97,7 +97,7 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 			maxBytes: int32(cfg.FetchBytes),
 		})
 		if err != nil {
-			return nil, known(err)
+			return nil, ofKnownTopic(err)
 		}
 		if answer.highWatermark < 0 { // above the client's quota
 			if sleep.For(ctx, answer.throttle) != nil {

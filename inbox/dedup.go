@@ -130,8 +130,8 @@ func (d byID) plan(events []event.Event, a *assignment, giveUp bool) (*planned, 
 // queue inserts into inbox_message before inbox_message_any, in every transaction: a different order could deadlock.
 func (d byID) queue(b *pgx.Batch, p *planned) {
 	if p.allNew {
-		d.insert(b, p, inDay, sqlInsertNewDay, sqlInsertNewDay)
-		d.insert(b, p, inAny, sqlInsertNewAny, sqlInsertNewAny)
+		d.insert(b, p, inDay, sqlInsertNewDay, "")
+		d.insert(b, p, inAny, sqlInsertNewAny, "")
 		b.Queue(d.in.q(sqlHaveKeys))
 		return
 	}
@@ -139,12 +139,13 @@ func (d byID) queue(b *pgx.Batch, p *planned) {
 	d.insert(b, p, inAny, sqlInsertAny, sqlInsertOneAny)
 }
 
+// insert adds the insert into one table. one is the statement for a single id; empty: the same.
 func (d byID) insert(b *pgx.Batch, p *planned, where route, several, one string) {
 	ids, contents := p.of(where)
 	switch {
 	case len(ids) == 0:
 		return
-	case len(ids) == 1 && one != several:
+	case len(ids) == 1 && one != "":
 		b.Queue(d.in.q(one), d.in.consumer, ids[0].String(), strconv.FormatInt(contents[0], 10))
 	default:
 		b.Queue(d.in.q(several), d.in.consumer, uuidArray(ids), intArray(contents))

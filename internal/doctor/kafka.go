@@ -80,14 +80,16 @@ func (f *findings) noKafka(conn Kafka, err, ended error) {
 
 // allow is what to do about an answer of Kafka that is an error.
 func allow(what string, err error) string {
-	for _, code := range []kafka.Error{
-		kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed, kafka.ClusterAuthorizationFailed,
-	} {
-		if errors.Is(err, code) {
-			return "Allow " + what + " on the topic to --kafka-username: docs/security.md"
-		}
+	if isDenied(err) {
+		return "Allow " + what + " on the topic to --kafka-username: docs/security.md"
 	}
 	return readError
+}
+
+// isDenied reports whether Kafka refuses a request for a missing right.
+func isDenied(err error) bool {
+	return errors.Is(err, kafka.TopicAuthorizationFailed) || errors.Is(err, kafka.GroupAuthorizationFailed) ||
+		errors.Is(err, kafka.ClusterAuthorizationFailed)
 }
 
 // misspelt warns of a paused topic that neither the outbox nor Kafka knows.

@@ -48,11 +48,11 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 		return nil, err
 	}
 	topics = append(topics, unpinned...)
-	asked := false // twice whether topics exist: a broker that has just started may not know of them yet
+	waited := false // for a broker that has just started, and does not know the topics yet
 	for i, topic := range topics {
 		tail, err := readTail(ctx, conn, topic)
-		if errors.Is(err, kafka.UnknownTopicOrPartition) && i < pinned && !asked {
-			if asked = true; sleep.For(ctx, 300*time.Millisecond) == nil {
+		if errors.Is(err, kafka.UnknownTopicOrPartition) && i < pinned && !waited {
+			if waited = true; sleep.For(ctx, 300*time.Millisecond) == nil {
 				tail, err = readTail(ctx, conn, topic)
 			}
 		}
@@ -124,7 +124,7 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 		return false
 	}
 	if code, answered := errors.AsType[kafka.Error](err); answered {
-		return !slices.Contains(forbidden, code)
+		return !isDenied(code) && code != kafka.UnsupportedVersion && code != kafka.InvalidTopic
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	if isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -134,11 +134,6 @@ func isAway(ctx context.Context, conn Kafka, topic string, err error) bool {
 	defer closeIdle()
 	_, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	return err != nil
-}
-
-var forbidden = []kafka.Error{
-	kafka.TopicAuthorizationFailed, kafka.GroupAuthorizationFailed, kafka.ClusterAuthorizationFailed,
-	kafka.UnsupportedVersion, kafka.InvalidTopic,
 }
 
 // Addresses returns the addresses of a client's brokers, separated by commas; "": of none.

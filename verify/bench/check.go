@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -34,17 +33,17 @@ type cost struct {
 	Allocations float64 `json:"allocations"`
 }
 
-// check measures the costs and compares them with the baseline.
+// check measures the costs and compares them with the baseline, or writes it.
 func (s *stack) check(ctx context.Context, o options, rep *report) error {
 	now, err := s.costsOf(ctx, o, rep)
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(o.baseline)
-	if errors.Is(err, fs.ErrNotExist) {
+	if o.baseline {
 		text, err := json.MarshalIndent(now, "", "\t")
-		return errors.Join(err, os.WriteFile(o.baseline, append(text, '\n'), 0o644))
+		return errors.Join(err, os.WriteFile(baselineFile, append(text, '\n'), 0o644))
 	}
+	text, err := os.ReadFile(baselineFile)
 	then := map[string]cost{}
 	if err := errors.Join(err, json.Unmarshal(text, &then)); err != nil {
 		return fmt.Errorf("the baseline: %w", err)
@@ -81,7 +80,7 @@ func judgeCosts(rep *report, then, now map[string]cost) error {
 // costsOf measures the costs in turns and returns the medians. The calibration is a batch of effects without an inbox:
 // our CPU and that of Postgres have a share in it as they do in an event.
 func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string]cost, error) {
-	if err := s.exec(ctx, queryLedgerTable, queryAccounts, queryPayments, queryOpenAccounts); err != nil {
+	if err := s.exec(ctx, queryLedgerTable); err != nil {
 		return nil, err
 	}
 	in, err := inbox.New(s.db, "ledger", inbox.Config{Schema: "public"})

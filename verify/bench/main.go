@@ -38,8 +38,7 @@ type options struct {
 	costs                     string
 	model                     bool
 	docs                      string
-	check                     bool
-	baseline                  string
+	check, baseline           bool
 }
 
 func main() {
@@ -86,9 +85,8 @@ func parse(args []string) (options, error) {
 		"-quick nothing is written unless this is set")
 	f.BoolVar(&o.model, "model", false, "measure nothing: print what rates need, from -costs")
 	f.StringVar(&o.docs, "docs", "", "with -model: write into scaling.md in this folder instead")
-	f.BoolVar(&o.check, "check", false, "measure no case: compare what an event costs with -baseline")
-	f.StringVar(&o.baseline, "baseline", baselineFile, "with -check: what it should cost; a file that does not exist "+
-		"is written")
+	f.BoolVar(&o.check, "check", false, "measure no case: compare what an event costs with "+baselineFile)
+	f.BoolVar(&o.baseline, "baseline", false, "with -check: write "+baselineFile+" instead")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

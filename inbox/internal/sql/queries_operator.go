@@ -207,7 +207,7 @@ from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value -
 	group by 2 order by 1 desc, 2 limit 1) s on true
 where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
-// A transaction that handles a partition holds a lock of its own (inbox: guard), which every role may see; since when
+// A transaction that handles a partition holds a lock of its own (inbox: state), which every role may see; since when
 // it is open, and whose it is, only some may. The time of a loss is one word: who acknowledges one does not acknowledge
 // the next.
 const ProgressList = `-- inbox: list the progress
