@@ -240,7 +240,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		a.setWatermarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	database, err := in.databaseOf(ctx, conn, s.Started)
+	database, err := in.databaseOf(ctx, conn, s.Started, a.beganIn())
 	if err != nil {
 		return false, in.classify(ctx, err)
 	}

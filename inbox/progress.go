@@ -259,10 +259,12 @@ type server struct {
 	database string
 }
 
-// databaseOf returns the database of the transaction that is open on conn, by the start of its server.
-func (in *Inbox) databaseOf(ctx context.Context, conn *pgx.Conn, started int64) (string, error) {
-	if known := in.server.Load(); known != nil && known.started == started {
-		return known.database, nil
+// databaseOf returns the database of the transaction that is open on conn. What is known of its server, by its start,
+// can only confirm the database in which the partition began: a difference is asked for again, since inbox_server
+// answers otherwise while the server refuses it its identifier.
+func (in *Inbox) databaseOf(ctx context.Context, conn *pgx.Conn, started int64, began string) (string, error) {
+	if known := in.server.Load(); known != nil && *known == (server{started, began}) {
+		return began, nil
 	}
 	now := &server{started: started}
 	if err := conn.QueryRow(ctx, in.q(sqlHome)).Scan(&now.database); err != nil {
