@@ -93,6 +93,9 @@ func (e *advisedError) Error() string { return e.error.Error() + " (" + e.advice
 // Unwrap returns the error of Postgres.
 func (e *advisedError) Unwrap() error { return e.error }
 
+// errGuard is the error of tables whose guard does not know the COMMIT of this program.
+var errGuard = errors.New("inbox_guard takes the inbox's COMMIT for an effect's")
+
 // advise adds advice, at most once, to an error about a missing right or table.
 func advise(err error) error {
 	if _, advised := errors.AsType[*advisedError](err); advised {
@@ -101,7 +104,7 @@ func advise(err error) error {
 	switch {
 	case pgerr.Is(err, pgerr.InsufficientPrivilege):
 		return &advisedError{err, "`relay migrate --roles --print` has the grants that each role needs"}
-	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Is(err, pgerr.UndefinedFunction):
+	case pgerr.Is(err, pgerr.UndefinedTable), pgerr.Is(err, pgerr.UndefinedFunction), errors.Is(err, errGuard):
 		return &advisedError{err, "the tables are missing or older than this program: run `relay migrate` or " +
 			"migrations.Up, and look at Config.Schema"}
 	case pgerr.Is(err, pgerr.NoSuchKey):

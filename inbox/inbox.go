@@ -227,9 +227,13 @@ func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 }
 
 func (in *Inbox) register(ctx context.Context) error {
-	var dedup, guard string
+	var dedup string
+	var known bool
 	err := in.db.QueryRow(ctx, in.q(sqlRegister), in.consumer, in.cfg.windowDays,
-		in.cfg.Dedup.String(), in.programs.host).Scan(&dedup, &guard)
+		in.cfg.Dedup.String(), in.programs.host).Scan(&dedup, &known)
+	if err == nil && !known {
+		err = errGuard
+	}
 	if err != nil {
 		return advise(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))
 	}

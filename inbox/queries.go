@@ -65,8 +65,8 @@ const sqlRollback = `-- inbox: roll back
 rollback`
 
 // The first start sets the floor and the strategy. Later starts only update the window. A process that something ends
-// again and again is told by its starts, of which the last fifty of ten minutes stay. Tables that are older than this
-// program lack inbox_commit, and would take its COMMITs for those of effects.
+// again and again is told by its starts, of which the last fifty of ten minutes stay. The guard of tables that are
+// older than this program takes its COMMITs for those of effects.
 const sqlRegister = `-- inbox: register the consumer
 insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup, starts)
 values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text,
@@ -75,7 +75,8 @@ on conflict (consumer_name) do update set window_days = excluded.window_days, se
 	retired_at = null, starts = excluded.starts || coalesce((select jsonb_agg(s.value order by s.ordinality)
 		from jsonb_array_elements(c.starts) with ordinality s
 		where s.ordinality < 50 and (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '10 min'), '[]')
-returning dedup, '{schema}inbox_commit()'::regprocedure::text`
+returning dedup, (select prosrc like '%commit and no chain%' from pg_proc
+	where oid = '{schema}inbox_guard()'::regprocedure)`
 
 // Retire refuses a consumer that runs, so this is for a program that was away meanwhile.
 const sqlReturn = `-- inbox: end a retirement

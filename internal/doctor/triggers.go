@@ -19,10 +19,10 @@ var tables = []string{
 
 // ownTriggers lists the triggers of the migrations, as table, name and function; a test compares them.
 var ownTriggers = []string{
-	"inbox_consumer inbox_consumer_kept inbox_consumer_kept", "inbox_message inbox_guard inbox_commit",
+	"inbox_consumer inbox_consumer_kept inbox_consumer_kept", "inbox_message inbox_guard inbox_guard",
 	"inbox_message inbox_kept inbox_kept", "inbox_message inbox_kept_whole inbox_kept",
-	"inbox_message_any inbox_guard inbox_commit", "inbox_message_any inbox_kept inbox_kept",
-	"inbox_message_any inbox_kept_whole inbox_kept", "inbox_watermark inbox_guard inbox_commit",
+	"inbox_message_any inbox_guard inbox_guard", "inbox_message_any inbox_kept inbox_kept",
+	"inbox_message_any inbox_kept_whole inbox_kept", "inbox_watermark inbox_guard inbox_guard",
 	"inbox_watermark inbox_kept inbox_kept", "inbox_watermark inbox_kept_whole inbox_kept",
 }
 

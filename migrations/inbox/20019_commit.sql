@@ -2,10 +2,8 @@
 -- The inbox's COMMIT is told by its words, so that it needs no statement before it: "and no chain" says what is so without it, and no other
 -- COMMIT has it. What the effect turned off of the commit's durability is turned on again here, as late as the transaction can.
 -- SET CONSTRAINTS ALL IMMEDIATE would have the trigger run before that, and nothing would guard the COMMIT.
--- The new name tells a program, which registers its consumer, that its COMMITs will not be taken for an effect's.
-alter function inbox_guard() rename to inbox_commit;
 -- +goose StatementBegin
-create or replace function inbox_commit() returns trigger language plpgsql as $$
+create or replace function inbox_guard() returns trigger language plpgsql as $$
 begin
 	if current_query() like '%commit and no chain%' or current_setting('effectonce.inbox', true) = 'done' then
 		null;
