@@ -107,6 +107,14 @@ type Config struct {
 	// the session has its own idle_in_transaction_session_timeout.
 	EffectTimeout time.Duration
 
+	// Parallel is how many transactions with events of one partition may run at a time; default 1. It is for effects
+	// that are slow, as those that call another system: with 8, a partition with many keys waits for eight at a time.
+	// Each transaction has keys of its own, so the events of a key keep their order; those of different keys, and those
+	// without a key, have none, as between two partitions. The next batch waits for the slowest of them, so a long
+	// retry still holds up its partition. Each needs a connection: New wants MaxConns above Parallel. It needs ByID,
+	// since only ids tell which events are decided out of order, and a policy other than Halt.
+	Parallel int
+
 	// TracerProvider creates a "process" span for each run of an effect, linked to the traces in which its events were
 	// appended. Events that the effect appends continue that span. Nil: no spans.
 	TracerProvider trace.TracerProvider
@@ -219,7 +227,7 @@ type settings struct {
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	for name, v := range map[string]int64{
 		"Window": int64(c.Window), "DaysAhead": int64(c.DaysAhead), "MaxAttempts": int64(c.MaxAttempts),
-		"CrashAttempts": int64(c.CrashAttempts), "Backoff": int64(c.Backoff),
+		"CrashAttempts": int64(c.CrashAttempts), "Backoff": int64(c.Backoff), "Parallel": int64(c.Parallel),
 	} {
 		if v < 0 {
 			return settings{}, fmt.Errorf("inbox: %s must not be negative: leave it zero for its default", name)
@@ -233,6 +241,9 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	}
 	if c.Dedup < ByID || c.Dedup > ByOffset {
 		return settings{}, fmt.Errorf("inbox: Dedup %d: want ByID, ByWatermark or ByOffset", c.Dedup)
+	}
+	if err := c.parallel(db); err != nil {
+		return settings{}, err
 	}
 	if c.Gate != nil && c.Gate.room == nil {
 		return settings{}, errors.New("inbox: the Gate is not ready: make it with NewGate")
@@ -275,6 +286,26 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 		s.Logger = slog.Default()
 	}
 	return s, nil
+}
+
+// parallel returns an error if Parallel does not fit the rest of the Config, or the pool.
+func (c Config) parallel(db *pgxpool.Pool) error {
+	if c.Parallel <= 1 {
+		return nil
+	}
+	most := int(db.Config().MaxConns)
+	switch {
+	case c.Dedup != ByID:
+		return fmt.Errorf("inbox: Parallel %d with Dedup %s: a number decides all events before it, and only ids "+
+			"tell which are decided out of order: use ByID, or leave Parallel zero", c.Parallel, c.Dedup)
+	case c.OnFailure == Halt:
+		return fmt.Errorf("inbox: Parallel %d with OnFailure Halt: nothing after a failed event may be applied, and "+
+			"events of other keys would be: use ParkKey, or leave Parallel zero", c.Parallel)
+	case c.Parallel >= most:
+		return fmt.Errorf("inbox: Parallel %d and a pool of at most %d connections: each transaction takes one, and "+
+			"one stays free for effects: raise the pool's MaxConns (pool_max_conns) above Parallel", c.Parallel, most)
+	}
+	return nil
 }
 
 func timeoutSetting(d time.Duration) string {

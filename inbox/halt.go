@@ -13,6 +13,9 @@ import (
 
 // haltHere ends Handle at the next event.
 func (b *batch) haltHere(ctx context.Context, err error) error {
+	if b.part {
+		return err // the batch comes to the event once those before it are decided
+	}
 	b.stops()
 	return b.halt(ctx, err)
 }

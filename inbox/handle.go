@@ -60,16 +60,11 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 		walk: startWalk(len(events)), in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)),
 		name: name, assignment: h.assignments.get(name),
 	}
-	for b.pos < len(events) {
-		late := time.AfterFunc(crowdedAfter, h.leaked)
-		err := b.step(ctx)
-		late.Stop()
-		if err != nil {
-			b.leave(ctx)
-			return b.out, err
-		}
+	err := b.finish(ctx)
+	if err != nil {
+		b.leave(ctx)
 	}
-	return b.out, nil
+	return b.out, err
 }
 
 // batch is the state of one call of Handle.
@@ -84,6 +79,7 @@ type batch struct {
 	assignment *assignment
 	skip       map[uuid.UUID]bool
 	news       bool // an effect is to run among events that the progress proves to be decided
+	part       bool // it has some keys of a batch: the batch decides when it begins, and has the progress
 
 	retryPace backoff.BackOff // of retries that no event caused; nil: nothing fails
 	retries   int             // consecutive retries that no event caused
@@ -94,6 +90,19 @@ type batch struct {
 	retryableSince time.Time
 	pace           backoff.BackOff
 	doom           error // why the suspect is given up
+}
+
+// finish runs transactions until all events are decided.
+func (b *batch) finish(ctx context.Context) error {
+	for b.pos < len(b.events) {
+		late := time.AfterFunc(crowdedAfter, b.in.leaked)
+		err := b.step(ctx)
+		late.Stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // step runs one transaction and decides what comes next. An error ends Handle.
@@ -110,15 +119,9 @@ func (b *batch) step(ctx context.Context) error {
 			return f.err
 		}
 	}
-	if f == nil {
-		f = b.in.load(ctx, b.name, b.assignment)
-	}
-	if f == nil {
-		f = b.in.dedup.ready(ctx, b.name, b.assignment)
-	}
 	var old int
-	if f == nil {
-		old, f = b.provenOld(ctx)
+	if f == nil && !b.part {
+		old, f = b.begin(ctx)
 	}
 	switch {
 	case f != nil:
@@ -132,6 +135,10 @@ func (b *batch) step(ctx context.Context) error {
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
 		out[0], f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.assignment, b.progressTarget(nil))
+	case b.spreads():
+		if f = b.spread(ctx); f == nil {
+			return nil
+		}
 	default:
 		counted := b.reach(b.assignment.unfinished(), b.offset)
 		if width := b.assignment.width(); width > 0 {
@@ -154,22 +161,32 @@ func (b *batch) step(ctx context.Context) error {
 	return b.after(ctx, f)
 }
 
+// begin reads what the next transaction needs of its partition. It returns how many events the progress proves to be
+// decided.
+func (b *batch) begin(ctx context.Context) (old int, f *failure) {
+	if f = b.in.load(ctx, b.name, b.assignment); f != nil {
+		return 0, f
+	}
+	if f = b.in.dedup.ready(ctx, b.name, b.assignment); f != nil {
+		return 0, f
+	}
+	return b.provenOld(ctx)
+}
+
 func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 
 // attempt runs one transaction of effects: next to others, or counted and alone. The count is in the row only while the
 // effect may run, so only this run, or the death of the process during it, counts against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
-	writes := !counted && !b.written && b.assignment.unfinished().writes(offset)
+	writes := !counted && b.writesRange()
 	// The range would advance the progress back, and with it what it proves. It is written once an effect is to run.
 	of, _ := b.assignment.provenEvents()
 	only := writes && !b.news && of.has(offset)
 	if writes && !only {
-		last := b.events[len(b.events)-1].Position.Offset
-		if f := b.in.writeRange(ctx, b.name, b.assignment, &b.events[b.pos], last+1); f != nil {
+		if f := b.writeRange(ctx); f != nil {
 			return f
 		}
-		b.written = true
 	}
 	leave, err := b.in.gate.begin(ctx, b.in.db, counted)
 	if err != nil {
@@ -195,12 +212,12 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		assignment: b.assignment, only: only,
 	}
 	target := b.progressTarget(out)
-	if b.written || counted || b.assignment.progressIsDue() {
+	if counted || b.progressIsDue() {
 		w.progress = target
 	}
 	f := b.in.decide(ctx, w)
 	b.news = b.news || w.news
-	if f == nil {
+	if f == nil && target != nil {
 		b.in.missing(b.name, b.assignment.accounted(), target.account, b.offset(b.pos))
 		b.assignment.setDecided(target, w.progress != nil && !w.set)
 	}
@@ -210,8 +227,25 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	return f
 }
 
-// progressTarget returns the progress after a transaction with these outcomes.
+// writesRange reports whether the range of the events is to be written before they run.
+func (b *batch) writesRange() bool {
+	return !b.part && !b.written && b.assignment.unfinished().writes(b.offset(b.pos))
+}
+
+func (b *batch) writeRange(ctx context.Context) *failure {
+	f := b.in.writeRange(ctx, b.name, b.assignment, &b.events[b.pos], b.offset(len(b.events)-1)+1)
+	b.written = f == nil
+	return f
+}
+
+func (b *batch) progressIsDue() bool { return b.written || b.assignment.progressIsDue() }
+
+// progressTarget returns the progress after a transaction with these outcomes; nil: the batch that the events are a
+// part of has it.
 func (b *batch) progressTarget(out []Outcome) *progressTarget {
+	if b.part {
+		return nil
+	}
 	return &progressTarget{
 		b.name, b.events[b.limit-1].Position.Offset + 1,
 		b.assignment.accounted().decided(b.events[b.pos:b.limit]), out,
@@ -232,12 +266,16 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	if b.assignment.setHaltNoted(false) {
 		b.assignment.setHaltNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}
-	copy(b.out[b.pos:], out)
-	for _, e := range b.events[b.pos:b.limit] {
+	for i, e := range b.events[b.pos:b.limit] {
+		if at := &b.out[b.pos+i]; *at == Undecided { // otherwise a part has decided it, and this is the repeat
+			*at = out[i]
+		}
 		delete(b.skip, e.ID) // by number, a later event may have the id of one that was skipped
 	}
 	b.in.rejections.applied(b.events[b.pos:], out)
-	b.assignment.decided(b.events[b.pos:b.limit], out)
+	if !b.part {
+		b.assignment.decided(b.events[b.pos:b.limit], out)
+	}
 	b.assignment.widen(len(b.events))
 	b.retries, b.losses, b.served, b.retryPace = 0, 0, false, nil
 	b.walk.done(len(b.events))

@@ -3,6 +3,7 @@
 package inbox
 
 import (
+	mbits "math/bits"
 	"slices"
 
 	"github.com/google/uuid"
@@ -15,6 +16,7 @@ type mMove struct {
 	sc   *mScenario
 	s    *mState
 	p, q int
+	at   int // in mState.runner; the second part of a batch has another place than its partition
 	was  *mRunner
 	l    locks // of everybody else
 	do   emit
@@ -23,19 +25,23 @@ type mMove struct {
 // to emits one step.
 func (m *mMove) to(fault bool, text string, change func(t *mState, r *mRunner)) {
 	t := *m.s
-	change(&t, &t.runner[m.p][m.q])
+	change(&t, &t.runner[m.p][m.at])
 	m.do.step(t, fault, "P%d p%d: %s", m.p, m.q, text)
 }
 
 // run emits the next step of a partition's goroutine: batch.step, statement by statement.
-func (sc *mScenario) run(s *mState, p, q int, do emit) {
-	was := &s.runner[p][q]
+func (sc *mScenario) run(s *mState, p, at int, do emit) {
+	was, q := &s.runner[p][at], at
 	if was.phase == mOff {
 		return
 	}
-	m := &mMove{sc, s, p, q, was, s.held(&was.tx), do}
+	if sc.parts {
+		q = 0
+	}
+	m := &mMove{sc, s, p, q, at, was, s.held(&was.tx), do}
 	m.offsets()
-	if was.fenced && !was.leaves && was.phase != mCommit {
+	other := sc.parts && at == 0 && s.runner[p][1].phase != mOff // it waits for the other part
+	if was.fenced && !was.leaves && was.phase != mCommit && !other {
 		m.leaves()
 	}
 	locked := m.l.passes.has(uint8(q)) // somebody else's transaction has advanced the progress
@@ -54,7 +60,8 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 		if !locked {
 			m.to(false, "writes the range", func(t *mState, r *mRunner) {
 				t.db.progress[q].write(r.offset(), r.lo+r.n)
-				r.walk.written, r.phase = true, mInsert
+				r.walk.written = true
+				sc.step(t, q, r)
 			})
 		}
 	case mCount:
@@ -83,13 +90,38 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 		}
 	case mProve:
 		m.proves()
+	case mDone:
+		if at == 0 && s.runner[p][1].phase == mDone {
+			m.joins()
+		}
 	default:
 		m.statement()
 	}
 }
 
 // offset returns the offset of the event at pos.
-func (r *mRunner) offset() int8 { return r.lo + int8(r.walk.pos) }
+func (r *mRunner) offset() int8 { return r.place(r.walk.pos) }
+
+// place returns the offset of an event of the batch, or of the part.
+func (r *mRunner) place(i int) int8 {
+	for at := range int8(8) {
+		if r.mine.has(uint8(at)) {
+			if i == 0 {
+				return at
+			}
+			i--
+		}
+	}
+	return r.lo + int8(i) // of a batch
+}
+
+// length returns how many events the batch or the part has.
+func (r *mRunner) length() int {
+	if r.mine != 0 {
+		return mbits.OnesCount8(uint8(r.mine))
+	}
+	return int(r.n)
+}
 
 // leaves: the goroutine notices the end of the generation. It decrements its count, then rolls the transaction back.
 func (m *mMove) leaves() {
@@ -114,7 +146,7 @@ func (m *mMove) leaves() {
 }
 
 func (r *mRunner) rollback() {
-	r.tx, r.opened, r.behind, r.early, r.listed, r.missing, r.asked = mTx{}, 0, 0, 0, 0, 0, false
+	r.tx, r.opened, r.behind, r.early, r.listed, r.missing, r.asked, r.passing = mTx{}, 0, 0, 0, 0, 0, false, false
 }
 
 // again rolls the transaction back, for another attempt.
@@ -146,7 +178,11 @@ func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
 // step is batch.step up to its first statement. No other goroutine sees what happens between two statements, so that is
 // not a step of its own.
 func (sc *mScenario) step(t *mState, q int, r *mRunner) {
-	if r.walk.pos == int(r.n) {
+	if r.walk.pos == r.length() {
+		if r.mine != 0 {
+			r.phase = mDone
+			return
+		}
 		r.next = r.lo + r.n
 		sc.fetch(t, q, r)
 		return
@@ -160,20 +196,98 @@ func (sc *mScenario) step(t *mState, q int, r *mRunner) {
 		r.parking, r.counted, r.phase = true, false, mInsert
 		return
 	}
-	r.counted = r.walk.reach(r.span, func(i int) int64 { return int64(r.lo) + int64(i) })
+	left := r.span
+	if sc.rules.partsOfRange {
+		left = span{}
+	}
+	offset := func(i int) int64 { return int64(r.place(i)) }
+	spreads := sc.parts && r.mine == 0 && r.walk.spreads(left, offset)
+	r.counted = !spreads && r.walk.reach(left, offset)
 	switch {
 	case r.counted:
 		r.phase = mCount
-	case !r.counted && !r.walk.written && r.span.writes(int64(r.offset())) && !sc.rules.noRange:
+	case r.mine == 0 && !r.walk.written && r.span.writes(int64(r.offset())) && !sc.rules.noRange:
 		r.phase = mRange
+	case spreads && sc.spread(t, r):
 	default:
 		r.phase = mInsert
 	}
 }
 
+// spread is batch.spread up to the start of the parts. It returns false if all events are of one.
+func (sc *mScenario) spread(t *mState, r *mRunner) bool {
+	r.walk.limit = int(r.n)
+	r.walk.spreadTo = r.walk.limit
+	var parts [2]bits
+	if sc.rules.dealsAnyhow {
+		for i := r.walk.pos; i < r.walk.limit; i++ {
+			parts[i/2%2] |= bit(uint8(r.place(i)))
+		}
+	} else {
+		for p, part := range deal(sc.events[0][r.offset():r.lo+r.n], 2) {
+			for _, i := range part {
+				parts[p] |= bit(uint8(r.place(r.walk.pos + i)))
+			}
+		}
+	}
+	if parts[1] == 0 {
+		return false
+	}
+	for p := range t.runner {
+		if r != &t.runner[p][0] {
+			continue
+		}
+		r.whole = r.walk
+		second := &t.runner[p][1]
+		*second = mRunner{lo: r.lo, n: r.n, mine: parts[1]}
+		r.mine = parts[0]
+		for _, part := range []*mRunner{r, second} {
+			part.walk, part.news, part.phase = startWalk(part.length()), false, mInsert
+		}
+		return true
+	}
+	panic("spread: a runner that is not in the state")
+}
+
+// joins is batch.spread from the end of the parts on.
+func (m *mMove) joins() {
+	m.to(false, "joins its parts", func(t *mState, r *mRunner) {
+		second := &t.runner[m.p][1]
+		undecided := r.lo + int8(r.whole.limit)
+		for _, part := range []*mRunner{r, second} {
+			if part.walk.pos < part.length() {
+				undecided = min(undecided, part.offset())
+			}
+		}
+		r.news, r.walk, r.mine = r.news || second.news, r.whole, 0
+		*second = mRunner{}
+		r.walk.limit = int(undecided - r.lo)
+		switch {
+		case r.walk.limit == r.walk.pos:
+			r.walk.done(int(r.n))
+			m.sc.step(t, m.q, r)
+		case r.walk.written || !m.sc.late:
+			r.passing, r.phase = true, mPass
+		default:
+			m.sc.joined(t, m.q, r)
+		}
+	})
+}
+
+func (sc *mScenario) joined(t *mState, q int, r *mRunner) {
+	r.span.decided(int64(r.offset()), r.news)
+	r.rollback()
+	r.walk.done(int(r.n))
+	sc.step(t, q, r)
+}
+
 // halt ends the call of Handle: what it decided may be committed.
 func (sc *mScenario) halt(t *mState, q int, r *mRunner, full bool) {
 	r.rollback()
+	if r.mine != 0 {
+		r.phase = mDone
+		return
+	}
 	t.db.progress[q].halt(r.offset(), full)
 	r.next = r.offset()
 	r.counted, r.parking, r.phase = false, false, mHalted
@@ -263,8 +377,10 @@ func (m *mMove) uncount() {
 // present returns the events of the open transaction, as production's values and as numbers; mine are those that get a
 // row.
 func (m *mMove) present() (events []event.Event, numbers []uint8, mine bits) {
-	from, to := int(m.was.lo)+m.was.walk.pos, int(m.was.lo)+m.was.walk.limit
-	events, numbers = m.sc.events[m.q][from:to], m.sc.log[m.q][from:to]
+	for i := m.was.walk.pos; i < m.was.walk.limit; i++ {
+		at := m.was.place(i)
+		events, numbers = append(events, m.sc.events[m.q][at]), append(numbers, m.sc.log[m.q][at])
+	}
 	for i, e := range numbers {
 		if w := mClock.route(events[i].ID, mWindow, mAhead); w == inDay || w == inAny {
 			mine |= bit(e)
@@ -630,7 +746,7 @@ func (m *mMove) runs(text string) {
 		}
 		ran |= bit(e)
 	}
-	if m.l.passes.has(uint8(m.q)) {
+	if m.was.mine == 0 && m.l.passes.has(uint8(m.q)) {
 		return // it waits for the progress
 	}
 	m.to(false, text+"runs "+ran.String()+", sends COMMIT", func(t *mState, r *mRunner) {
@@ -642,7 +758,7 @@ func (m *mMove) runs(text string) {
 
 // pass advances the progress and sends COMMIT.
 func (sc *mScenario) pass(q int, r *mRunner) {
-	if (r.walk.written || r.counted || r.parking || !sc.late) && !sc.rules.passApart {
+	if r.mine == 0 && (r.walk.written || r.counted || r.parking || !sc.late) && !sc.rules.passApart {
 		r.tx.passes, r.tx.next = uint8(q)+1, r.lo+int8(r.walk.limit)
 	}
 	r.phase = mCommit
@@ -688,6 +804,11 @@ func (m *mMove) offsets() {
 func (m *mMove) commits() {
 	sc := m.sc
 	m.to(false, "is told of its COMMIT", func(t *mState, r *mRunner) {
+		if r.passing {
+			sc.commit(t, &r.tx)
+			sc.joined(t, m.q, r)
+			return
+		}
 		events, numbers, _ := m.present()
 		out, _ := sc.outcomes(r, events, numbers)
 		sc.commit(t, &r.tx)
@@ -697,7 +818,7 @@ func (m *mMove) commits() {
 		return
 	}
 	t := *m.s
-	r := &t.runner[m.p][m.q]
+	r := &t.runner[m.p][m.at]
 	if !t.orphaned(r.tx) {
 		return
 	}
@@ -716,9 +837,15 @@ func (sc *mScenario) decided(t *mState, q int, r *mRunner, out []Outcome) {
 	if r.tx.moves > 0 {
 		r.high, r.old = r.tx.high, false
 	}
-	r.span.decided(int64(r.offset()), slices.ContainsFunc(out, func(o Outcome) bool { return o != Duplicate }))
+	news := slices.ContainsFunc(out, func(o Outcome) bool { return o != Duplicate })
+	if r.news = r.news || news; r.mine == 0 {
+		r.span.decided(int64(r.offset()), news)
+	}
 	r.rollback()
-	r.walk.done(int(r.n))
+	r.walk.done(r.length())
+	if sc.rules.partEnds && r.mine != 0 && r.walk.pos == r.length() {
+		t.committed[q] = max(t.committed[q], r.place(r.length()-1)+1)
+	}
 	r.walk.counted, r.counted, r.parking = false, false, false
 	sc.step(t, q, r)
 }

@@ -73,6 +73,9 @@ type mRules struct {
 	parkUnproven   bool // P9.8: a parking transaction does
 	parkLeavesMark bool // P9.8: a parking transaction does not advance the mark
 	markApart      bool // P9.8: the mark is moved in a transaction before that of the effects
+	dealsAnyhow    bool // P9.10: a key's events go to several parts
+	partsOfRange   bool // P9.10: what an earlier process left undecided is given to parts
+	partEnds       bool // P9.10: the first part that is decided moves the offset
 }
 
 // mScenario is the configuration of one exploration.
@@ -90,6 +93,7 @@ type mScenario struct {
 	most    int  // ParkedPerKey; 0: any number
 	late    bool // the progress is written only where it must be
 	numbers bool // ByWatermark
+	parts   bool // Parallel is 2; the log is in partition 0
 	faults  mFaults
 	rules   mRules
 
@@ -135,6 +139,7 @@ const (
 	mUncount           // takes the count back
 	mHalted
 	mProve // with proofByAbsence: looks for the row
+	mDone  // a part has come to its end, or cannot go on
 )
 
 // mRunner is the goroutine of one process for one partition, and its assignment.
@@ -158,6 +163,10 @@ type mRunner struct {
 	known   bool // ByWatermark: it has read the mark
 	high    int8 // up to this number
 	old     bool // another transaction has advanced the mark since
+	mine    bits // of a part: its places in the log; empty: it is none
+	whole   walk // of the batch, while its goroutine runs the first part
+	news    bool // of a part: it had an event that was not a repeat
+	passing bool // the batch moves the progress past its parts
 	missing bits // to be quarantined, by the statement's snapshot
 	asked   bool // that snapshot was taken
 }
@@ -238,7 +247,10 @@ func (sc *mScenario) prepare() {
 		for _, e := range log {
 			// A relay numbers first occurrences in order, and repeats an event under its number.
 			sc.events[q] = append(sc.events[q],
-				event.Event{ID: sc.ids[e], Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1}})
+				event.Event{
+					ID: sc.ids[e], Key: string(sc.hashes[e]),
+					Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1},
+				})
 		}
 	}
 }
@@ -301,7 +313,7 @@ func (sc *mScenario) next(s *mState, to func(explore.Step[mState])) {
 	do := emit(to)
 	for p := range s.runner {
 		for q := range sc.log {
-			if len(sc.log[q]) > 0 {
+			if len(sc.log[q]) > 0 || sc.parts {
 				sc.run(s, p, q, do)
 			}
 		}

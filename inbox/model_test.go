@@ -48,6 +48,9 @@ func (sc mScenario) but(change func(*mScenario)) mScenario {
 
 func (sc mScenario) byNumber() mScenario { return sc.but(func(sc *mScenario) { sc.numbers = true }) }
 
+// mParts is a batch of two keys that two transactions decide at a time, and of which the first event comes twice.
+var mParts = mScenario{log: [2][]uint8{{0, 1, 2, 0}}, key: [mIDs]uint8{0, 1, 0}, batch: 4, parts: true}
+
 // TestModelHolds: every interleaving of these scenarios keeps the invariants and drains once the faults end.
 func TestModelHolds(t *testing.T) {
 	t.Parallel()
@@ -95,6 +98,22 @@ func TestModelHolds(t *testing.T) {
 		"restored, terminal": mShort.with(mFaults{restores: 1}, mFine, mTerminal).but(
 			func(sc *mScenario) { sc.crashes = 5 }),
 		"two partitions": mTwo.with(mFaults{rebalances: 1, lost: 1}),
+
+		"parts": mParts.with(mFaults{rebalances: 1, kills: 1, lost: 1}),
+		"parts, late progress": mParts.with(mFaults{rebalances: 1, lost: 1}).but(
+			func(sc *mScenario) { sc.late = true }),
+		"parts, late commit":        mParts.with(mFaults{lateCommits: 1, kills: 1}),
+		"parts, flaky":              mParts.with(mFaults{lost: 1}, mFlaky, mFine, mFlaky),
+		"parts, retryable":          mParts.with(mFaults{rebalances: 1}, mFine, mRetryable),
+		"parts, terminal, released": mParts.with(mFaults{releases: 1}, mTerminal, mFine, mFlaky),
+		"parts, killer":             mParts.with(mFaults{kills: 1, lostCounts: 1}, mFine, mKiller),
+		"parts, killer, rebalance":  mParts.with(mFaults{rebalances: 1}, mFine, mFine, mKiller),
+		"parts, bound": mParts.with(mFaults{lost: 1}, mTerminal).but(
+			func(sc *mScenario) { sc.most = 1 }),
+		"parts, too old": mParts.with(mFaults{rebalances: 1}).but(
+			func(sc *mScenario) { sc.age[0] = mTooOld }),
+		"parts, restored": mParts.with(mFaults{restores: 1}).but(
+			func(sc *mScenario) { sc.late = true }),
 
 		"numbers":                          mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}).byNumber(),
 		"numbers, outage":                  mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}).byNumber(),
@@ -225,6 +244,19 @@ func TestModelFinds(t *testing.T) {
 		"P9.8 the mark moves with the effects": {
 			"passed undecided",
 			mShort.with(mFaults{kills: 1}).byNumber(), func(r *mRules) { r.markApart = true },
+		},
+		"P9.10 a key is in one part": {
+			"before an earlier one of its key",
+			mParts.with(mFaults{}).but(func(sc *mScenario) { sc.log[0] = []uint8{0, 1, 2} }),
+			func(r *mRules) { r.dealsAnyhow = true },
+		},
+		"P9.10 no parts of what was left undecided": {
+			"kills without bound",
+			mParts.with(mFaults{}, mFine, mKiller), func(r *mRules) { r.partsOfRange = true },
+		},
+		"P9.10 the offset after all parts": {
+			"passed undecided",
+			mParts.with(mFaults{}), func(r *mRules) { r.partEnds = true },
 		},
 		"P9.1 quarantine takes the event and not its key": {
 			"takes its key",

@@ -290,6 +290,9 @@ func (sc *mScenario) group(s *mState, do emit) {
 				}
 				t.left.rebalances--
 				t.runner[o][q].fenced = true
+				if sc.parts {
+					t.runner[o][1].fenced = true
+				}
 			}
 			t.owner[q] = int8(p)
 			// As the consumer does: at the group's offset, or at the database's progress if that is behind, or where

@@ -21,11 +21,14 @@ func TestTablesOlderThanTheProgram(t *testing.T) {
 	w.Exec(t, strings.Replace(guard, "commit and no chain", "commit as it was", 1))
 	runs := 0
 	events := some(3)
-	h := w.inbox(inbox.Config{MaxAttempts: 1}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	cfg := inbox.Config{MaxAttempts: 1, Observer: inbox.Observer{Retried: func(inbox.RetriedInfo) { giveUp() }}}
+	h := w.inbox(cfg).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		runs++
 		return writeAll(ctx, tx, events)
 	})
-	out, err := h.Handle(t.Context(), events)
+	out, err := h.Handle(ctx, events)
 	if err == nil || !strings.Contains(err.Error(), "older than this program: run `relay migrate`") {
 		t.Errorf("%v", err)
 	}

@@ -201,15 +201,18 @@ func TestP9_3_HiddenRowsDecideNothing(t *testing.T) {
 // and moves no progress there, whether its runs are counted or not.
 func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 	t.Parallel()
-	for name, counted := range map[string]bool{"counted": true, "not counted": false} {
+	for name, parallel := range map[string]int{"counted": 0, "not counted": 0, "in parts": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			counted := name == "counted"
 			server := pgtest.NewServer(t)
 			w := &world{server.Database(t, "inbox"), t}
 			w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, "+
 				"what text not null default '')")
 			proxy := pgtest.NewProxy(t, w.URL)
-			h, events := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{})).Each(write), some(10)
+			cfg := small(inbox.Config{Parallel: parallel})
+			h, events := newInbox(t, pool(t, proxy.URL()), "ledger", cfg).Each(write), keyed("a", "b", "c", "d", "e",
+				"a", "b", "c", "d", "e")
 			if counted { // an earlier process ended within this range
 				w.Exec(t, "insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset) "+
 					"values ('ledger', $1, $2, 0, 10)", events[0].Topic, events[0].Position.Partition)

@@ -32,12 +32,18 @@ type listName struct {
 	id                 uuid.UUID // of an event without a key
 }
 
+// listOf returns the list that the event would be in.
+func listOf(e *event.Event) listName {
+	name := listName{tenant: e.Tenant, topic: e.Topic, key: e.Key}
+	if e.Key == "" {
+		name.id = e.ID
+	}
+	return name
+}
+
 // note records that the effect of e was rejected. It reports whether effects of several keys were.
 func (r *rejections) note(e *event.Event) bool {
-	k := listName{tenant: e.Tenant, topic: e.Topic, key: e.Key}
-	if e.Key == "" {
-		k.id = e.ID
-	}
+	k := listOf(e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, found := r.of[e.Type]

@@ -7,6 +7,8 @@ type walk struct {
 	pos, limit int // the next transaction handles [pos, limit)
 	bad        int // an event in [pos, bad) failed; 0: none known
 
+	spreadTo int // the events before it were given to parts, or run one transaction after the other
+
 	written bool // the range of this call is in inbox_progress
 	counted bool // inbox_progress has, or may have, this call's count of the event at pos
 	careful bool // effects run under savepoints, until this transaction is committed
@@ -38,6 +40,12 @@ func (w *walk) reach(left span, offset func(i int) int64) (counted bool) {
 		}
 	}
 	return false
+}
+
+// spreads reports whether the events from pos on may be given to parts. What an earlier process left undecided runs
+// alone, and nothing is known to fail.
+func (w *walk) spreads(left span, offset func(i int) int64) bool {
+	return w.pos >= w.spreadTo && w.suspect < 0 && w.bad <= w.pos && offset(w.pos) >= left.to
 }
 
 // within keeps the next transaction to proven events, if it begins with one.

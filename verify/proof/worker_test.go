@@ -21,20 +21,21 @@ import (
 const consumerName = "ledger"
 
 func runWorker(ctx context.Context, s *stage) error {
-	bound, backoff, drain := 0, 10*time.Millisecond, 20*time.Second
+	bound, backoff, drain, parallel := 0, 10*time.Millisecond, 20*time.Second, 0
 	if os.Getenv(envUnusual) != "" {
 		bound, backoff, drain = 1, 3*time.Second, 300*time.Millisecond // told to stop, it leaves a range undecided
+		parallel = 3
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	dedup := inbox.ByID
 	if os.Getenv(envDedup) == byWatermark {
-		dedup = inbox.ByWatermark
+		dedup, parallel = inbox.ByWatermark, 0
 	}
 	// Hundreds of kills at one effect must not reach CrashAttempts.
 	in, err := inbox.New(s.db, consumerName, inbox.Config{
 		Dedup:         dedup,
 		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000,
-		ParkedPerKey: bound, Backoff: backoff, Logger: log,
+		ParkedPerKey: bound, Backoff: backoff, Parallel: parallel, Logger: log,
 	})
 	if err != nil {
 		return err

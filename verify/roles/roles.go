@@ -56,6 +56,7 @@ type Config struct {
 	TooLarge      string        // Producer: the topic that refuses large events
 	ClockOffset   time.Duration // Producer: error of the clock that makes ids; negative: behind
 	Each          bool          // Worker: inbox.Each instead of inbox.Batch
+	Parallel      int           // Worker: transactions of a partition at a time, without ByWatermark
 	ByWatermark   bool          // Worker: deduplicate by watermark. Operator: the worker does
 	FromWAL       bool          // Relay: read the WAL
 	FailureRate   float64       // Worker: probability of each kind of failure, per event

@@ -37,12 +37,12 @@ const (
 
 // work runs a member of the group, with the inbox and its releaser.
 func work(ctx context.Context, p *process) error {
-	dedup := inbox.ByID
+	dedup, parallel := inbox.ByID, p.Parallel
 	if p.ByWatermark {
-		dedup = inbox.ByWatermark
+		dedup, parallel = inbox.ByWatermark, 0
 	}
 	in, err := inbox.New(p.db, Consumer, inbox.Config{
-		Dedup:  dedup,
+		Dedup: dedup, Parallel: parallel,
 		Window: 14 * 24 * time.Hour, MaintainEvery: -1, ReleaseEvery: 300 * time.Millisecond, MaxAttempts: 4,
 		Backoff: 20 * time.Millisecond, MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second,
 		StatementTimeout: 10 * time.Second, EffectTimeout: EffectTimeout, Logger: p.log,

@@ -219,6 +219,7 @@ func (x *testbed) addProcesses() {
 	for i, name := range append(workers, spareWorker) {
 		x.addProcess(roles.Worker, name, name != spareWorker, func(c *roles.Config) {
 			c.FailureRate, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
+			c.Parallel = []int{3, 0, 2}[i]
 		})
 	}
 	byWatermark := x.dedup == "watermark"

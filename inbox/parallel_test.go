@@ -1,0 +1,280 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/draw"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/outcome"
+)
+
+// ordered checks that the effects of each key are those of its events, once and in the order of the log.
+func ordered(t *testing.T, w *world, log []event.Event) {
+	t.Helper()
+	key, got, want := map[uuid.UUID]string{}, map[string][]uuid.UUID{}, map[string][]uuid.UUID{}
+	for _, e := range log {
+		key[e.ID] = e.Key
+		want[e.Key] = append(want[e.Key], e.ID)
+	}
+	for _, id := range w.effects() {
+		got[key[id]] = append(got[key[id]], id)
+	}
+	for k := range want {
+		same(t, "key "+k, got[k], want[k])
+	}
+}
+
+// TestP9_10_KeysRunAtTheSameTime: the effects of three keys are in their transactions at once, the batch's range is
+// written before, and the progress moves after all of them.
+func TestP9_10_KeysRunAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := keyed("a", "b", "a", "c", "a", "b")
+	var once [3]sync.Once
+	var here sync.WaitGroup
+	here.Add(3)
+	h := w.inbox(inbox.Config{Parallel: 3}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		once[e.Key[0]-'a'].Do(here.Done)
+		here.Wait() // for ever, if one of them waits for another
+		if e.Position.Offset == 0 && w.progress() != [3]int64{0, 6, 0} {
+			t.Errorf("meanwhile the progress is %v", w.progress())
+		}
+		return write(ctx, tx, e)
+	})
+	assigned(h)
+	same(t, "outcomes", handle(t, h, log), repeat(inbox.Applied, 6))
+	ordered(t, w, log)
+	if p := w.progress(); p != [3]int64{6, 6, 0} {
+		t.Errorf("after it the progress is %v", p)
+	}
+	same(t, "again", handle(t, h, log), repeat(inbox.Duplicate, 6))
+}
+
+// TestP9_10_FailureOfAKey: an event that fails for good is parked with its key, and events of other keys do not run
+// again for it.
+func TestP9_10_FailureOfAKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := keyed("a", "b", "a", "c", "a", "b", "c")
+	var mu sync.Mutex
+	runs := map[int64]int{}
+	var handled inbox.HandledInfo
+	cfg := inbox.Config{Parallel: 3, Observer: inbox.Observer{Handled: func(i inbox.HandledInfo) {
+		mu.Lock()
+		defer mu.Unlock()
+		handled.Applied, handled.Parked = handled.Applied+i.Applied, handled.Parked+i.Parked
+		handled.Duplicate += i.Duplicate
+	}}}
+	h := w.inbox(cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		mu.Lock()
+		runs[e.Position.Offset]++
+		mu.Unlock()
+		if e.Position.Offset == 2 {
+			return outcome.Terminal("bad", errBad)
+		}
+		return write(ctx, tx, e)
+	})
+	assigned(h)
+	want := repeat(inbox.Applied, 7)
+	want[2], want[4] = inbox.Parked, inbox.Parked
+	same(t, "outcomes", handle(t, h, log), want)
+	for _, at := range []int64{1, 3, 5, 6} {
+		if runs[at] != 1 {
+			t.Errorf("the effect of offset %d ran %d times", at, runs[at])
+		}
+	}
+	if handled.Applied != 5 || handled.Parked != 2 || handled.Duplicate != 0 {
+		t.Errorf("counted %+v", handled)
+	}
+	if p := w.progress(); p != [3]int64{7, 7, 0} {
+		t.Errorf("the progress is %v", p)
+	}
+}
+
+// TestP9_10_Halt: an event that halts its partition does so once those of other keys are decided. What Handle returns
+// has a gap there, and the next call runs none of them again.
+func TestP9_10_Halt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	halts := 0
+	in := w.inbox(inbox.Config{
+		Parallel: 3, ParkedPerKey: 1, Observer: inbox.Observer{Halted: func(*inbox.HaltError) { halts++ }},
+	})
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Key == "a" {
+			return outcome.Terminal("bad", errBad)
+		}
+		return write(ctx, tx, e)
+	})
+	log := keyed("a", "b", "a", "c", "b", "c")
+	assigned(h)
+	same(t, "outcomes", handle(t, h, log[:1]), repeat(inbox.Parked, 1))
+	if err := in.Maintain(t.Context()); err != nil { // it counts the lists
+		t.Fatal(err)
+	}
+	out, err := h.Handle(t.Context(), log[1:])
+	if halt, ok := errors.AsType[*inbox.HaltError](err); !ok || halt.Event.ID != log[2].ID {
+		t.Fatalf("%v, want a halt at offset 2", err)
+	}
+	want := repeat(inbox.Applied, 5)
+	want[1] = inbox.Undecided
+	same(t, "outcomes", out, want)
+	if p := w.progress(); p[0] != 2 {
+		t.Errorf("the progress is %v, want 2: offset 2 is not decided", p)
+	}
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null"); n != 1 {
+		t.Error("the halt is not recorded")
+	}
+	if halts != 1 {
+		t.Errorf("%d halts are told", halts)
+	}
+	ordered(t, w, []event.Event{log[1], log[3], log[4], log[5]})
+}
+
+// TestP9_10_CountedRunsAreAlone: after a process died within a range, its events run one at a time.
+func TestP9_10_CountedRunsAreAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := keyed("a", "b", "c", "a", "b", "c", "a", "b")
+	w.unfinished(0, 6, 1)
+	var mu sync.Mutex
+	most, running := 0, 0
+	h := w.inbox(inbox.Config{Parallel: 3}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		mu.Lock()
+		running++
+		if e.Position.Offset < 6 {
+			most = max(most, running)
+		}
+		mu.Unlock()
+		err := write(ctx, tx, e)
+		mu.Lock()
+		running--
+		mu.Unlock()
+		return err
+	})
+	assigned(h)
+	same(t, "outcomes", handle(t, h, log), repeat(inbox.Applied, 8))
+	if most != 1 {
+		t.Errorf("%d counted runs at once", most)
+	}
+	if p := w.progress(); p != [3]int64{8, 8, 0} {
+		t.Errorf("the progress is %v", p)
+	}
+}
+
+// TestP9_10_End: a call that ends decides nothing more, and what it returns is durable.
+func TestP9_10_End(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	log := keyed("a", "b", "c", "a")
+	var committed sync.WaitGroup
+	committed.Add(2)
+	cfg := inbox.Config{Parallel: 3, Observer: inbox.Observer{Handled: func(inbox.HandledInfo) { committed.Done() }}}
+	h := w.inbox(cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Key == "c" {
+			committed.Wait()
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return write(ctx, tx, e)
+	})
+	assigned(h)
+	out, err := h.Handle(ctx, log)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Undecided, inbox.Applied})
+	h.Revoked(t.Context(), "payments", 3)
+	if p := w.progress(); p[0] != 2 || p[1] > 2 {
+		t.Errorf("the progress is %v, want 2: offset 2 is not decided", p)
+	}
+}
+
+// TestParallelIsRefused: a Parallel that its inbox or its pool cannot keep.
+func TestParallelIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for want, cfg := range map[string]inbox.Config{
+		"only ids":       {Parallel: 2, Dedup: inbox.ByWatermark},
+		"pool_max_conns": {Parallel: int(w.Pool.Config().MaxConns)},
+		"use ParkKey":    {Parallel: 2, OnFailure: inbox.Halt},
+		"negative":       {Parallel: -1},
+	} {
+		if _, err := inbox.New(w.Pool, "ledger", cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestP9_10_Random: batches with several keys, with failures, skips and repeats, beside a twin that reads the same log.
+// Each event is applied once, and those of a key in the order of the log.
+func TestP9_10_Random(t *testing.T) {
+	t.Parallel()
+	seed := draw.Seed(t)
+	draw := rand.New(rand.NewPCG(seed, 1))
+	w := newWorld(t)
+	var keys []string
+	for range 300 {
+		keys = append(keys, fmt.Sprint(draw.IntN(12)))
+	}
+	log := keyed(keys...)
+	var mu sync.Mutex
+	fails, passes := map[uuid.UUID]int{}, map[uuid.UUID]bool{}
+	var want []event.Event
+	for _, e := range log {
+		switch draw.IntN(10) {
+		case 0:
+			fails[e.ID] = 1 + draw.IntN(4)
+		case 1:
+			passes[e.ID] = true
+			continue
+		}
+		want = append(want, e)
+	}
+	effect := func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if err := write(ctx, tx, e); err != nil || passes[e.ID] {
+			return errors.Join(err, skipIf(passes[e.ID] && err == nil))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if fails[e.ID]--; fails[e.ID] >= 0 {
+			return errBad
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for range 2 {
+		h := w.inbox(inbox.Config{Parallel: 3}).Each(effect)
+		assigned(h)
+		all.Go(func() {
+			for at := 0; at < len(log); at += 30 {
+				handleTwin(t, h, log[at:at+30])
+			}
+		})
+	}
+	all.Wait()
+	ordered(t, w, want)
+	if n := len(w.effects()); n != len(want) {
+		t.Errorf("%d effects, want %d", n, len(want))
+	}
+}
+
+func skipIf(skip bool) error {
+	if skip {
+		return inbox.Skip
+	}
+	return nil
+}
