@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 const (
@@ -20,6 +21,8 @@ const (
 	nameMarked = "Batch ByWatermark, 500 a transaction, 4 partitions"
 	markedOnly = "duplicates only ByWatermark, 500 a transaction, 4 partitions"
 	noInbox    = "no inbox: the effect and a commit, 500 a transaction, 4 partitions"
+	nameSlow   = "Each, an effect of 20 ms, 100 keys, 1 partition"
+	nameWide   = "Each with Parallel 8, an effect of 20 ms, 100 keys, 1 partition"
 )
 
 // inboxKind is one way to handle a stream of messages.
@@ -32,8 +35,8 @@ type inboxKind struct {
 }
 
 // inboxCase inserts a ledger entry for each message, once. It compares a batch effect with a transaction per message,
-// by this inbox and hand-written, on 1 and 32 connections; and with the same batch by watermark, which keeps no row
-// per message, and without an inbox.
+// by this inbox and hand-written, on 1 and 32 connections; with the same batch by watermark, which keeps no row per
+// message, and without an inbox; and a slow effect with the same in eight transactions at a time.
 func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
@@ -46,6 +49,10 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return err
 	}
 	marked, err := inbox.New(s.db, "ledger-by-watermark", inbox.Config{Schema: "public", Dedup: inbox.ByWatermark})
+	if err != nil {
+		return err
+	}
+	wide, err := inbox.New(s.db, "ledger-in-parallel", inbox.Config{Schema: "public", Parallel: 8})
 	if err != nil {
 		return err
 	}
@@ -66,6 +73,12 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 		kinds = append(kinds, inboxKind{single1(n), in.Each(credit), single, 1, n, false},
 			inboxKind{plain1(n), plain, single, 1, n, false})
 	}
+	few := partitioned(inboxBatch, inboxBatch, 1)
+	for i := range few {
+		few[i].Key = fmt.Sprint(i % 100)
+	}
+	kinds = append(kinds, inboxKind{nameSlow, in.Each(slowly), few, inboxBatch, 1, false},
+		inboxKind{nameWide, wide.Each(slowly), few, inboxBatch, 1, false})
 	for turn := range o.repeats + 1 {
 		for _, k := range kinds {
 			if !k.keep {
@@ -95,6 +108,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.atLeast("inbox", nameBatch, 30_000)
 	rep.atLeast("inbox", nameTwice, 100_000)
 	rep.ratio("inbox", nameMarked, nameBatch, 1.3)
+	rep.ratio("inbox", nameWide, nameSlow, 7)
 	return nil
 }
 
@@ -159,6 +173,14 @@ func stream(ctx context.Context, h inbox.Handler, all []event.Event, size, calle
 func credit(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	_, err := tx.Exec(ctx, queryCredit, e.ID)
 	return err
+}
+
+// slowly is an effect that waits for another system.
+func slowly(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
+		return err
+	}
+	return credit(ctx, tx, e)
 }
 
 func creditAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
