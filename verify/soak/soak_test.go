@@ -79,6 +79,8 @@ func (m *result) one(x *testbed, k kind, f fault) {
 	undo, err := k.begin(x, f)
 	if err == nil {
 		await(time.Now().Add(f.lasts))
+	}
+	if undo != nil { // also of a fault that could not be made as a whole
 		if err := undo(); err != nil {
 			m.mu.Lock()
 			m.notUndone = append(m.notUndone, fmt.Sprintf("%s of %s: %v", f.kind, f.target, err))
