@@ -137,6 +137,7 @@ func cases() []measureCase {
 		{name: "latency", unasked: true, run: latencyCase},
 		{name: "append", unasked: true, run: appendCase},
 		{name: "inbox", unasked: true, run: inboxCase},
+		{name: "consumer", unasked: true, run: consumerCase},
 		{name: "peers", unasked: true, run: peersCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},

@@ -76,11 +76,18 @@ create table bench_payment (
 	created_at timestamptz not null default now()
 )`
 
+// The smallest outbox that one writes by hand.
+const querySmallOutbox = `-- bench: small outbox
+create table bench_outbox (id bigserial primary key, payload jsonb not null)`
+
+const querySmallAppend = `-- bench: append to the small outbox
+insert into bench_outbox (payload) values ($1)`
+
 const queryOpenAccounts = `-- bench: open accounts
 insert into bench_account (id, balance) select n, 0 from generate_series(0, 9999) n`
 
 const queryEmptyPayments = `-- bench: empty payments
-truncate bench_payment`
+truncate bench_payment, bench_outbox`
 
 // Also writes the full pages that the WAL needs after a checkpoint before the measurement.
 const queryResetAccounts = `-- bench: reset accounts
