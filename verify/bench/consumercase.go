@@ -44,8 +44,8 @@ func consumerCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	rep.note("consumer", fmt.Sprintf("%d events of %d bytes in %d partitions of a topic, at most %d in a transaction", n,
-		payloadSize, partitions, inboxBatch))
+	rep.note("consumer", fmt.Sprintf("%d events of %d bytes in %d partitions of a topic, at most %d in a transaction",
+		n, payloadSize, partitions, inboxBatch))
 	for turn := range o.repeats + 1 {
 		for _, k := range []struct {
 			name string
