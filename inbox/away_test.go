@@ -454,6 +454,82 @@ func TestEffectReadsThroughThePool(t *testing.T) {
 	}
 }
 
+// TestOneWaitsWithTheLastConnection: inboxes with a Gate each share a pool. Of the transactions that find only its last
+// connection, one takes it again and again: if all did, effects that read through the pool would hardly get it.
+func TestOneWaitsWithTheLastConnection(t *testing.T) {
+	t.Parallel()
+	type waiter struct{}
+	w := newWorld(t)
+	cfg, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var taken [8]atomic.Int32
+	cfg.MaxConns = int32(len(taken) + 2)
+	cfg.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+		if n, ok := ctx.Value(waiter{}).(int); ok {
+			taken[n].Add(1)
+		}
+		return true, nil
+	}
+	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	of := func(partition int, e event.Event) []event.Event {
+		e.Position.Partition = int32(partition)
+		return []event.Event{e}
+	}
+	events := some(2)
+	h := newInbox(t, db, "ledger", small(inbox.Config{Schema: w.Schema})).Each(write)
+	for n := range taken {
+		handle(t, h, of(n, events[0])) // what follows needs nothing but its transaction
+		events[0].ID = event.NewID()
+	}
+	var others []*pgxpool.Conn
+	for range cfg.MaxConns - 1 {
+		conn, err := db.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, conn)
+	}
+	var running sync.WaitGroup
+	for n := range taken {
+		waiting := context.WithValue(t.Context(), waiter{}, n)
+		e := events[1]
+		e.ID = event.NewID()
+		running.Go(func() {
+			out, err := h.Handle(waiting, of(n, e))
+			if err != nil {
+				t.Error(err)
+			}
+			same(t, "outcomes", out, repeat(inbox.Applied, 1))
+		})
+	}
+	pgtest.Await(t, "the last connection to be taken again and again", func() (bool, error) {
+		most := int32(0)
+		for i := range taken {
+			most = max(most, taken[i].Load())
+		}
+		return most > 3, nil
+	})
+	again := 0
+	for i := range taken {
+		if taken[i].Load() > 1 {
+			again++
+		}
+	}
+	if again != 1 {
+		t.Errorf("%d transactions take the pool's last connection by turns", again)
+	}
+	for _, conn := range others {
+		conn.Release()
+	}
+	running.Wait()
+}
+
 // TestStarvedEffectNamesThePool: an effect waits for a connection that its own transaction has. The timeout says so.
 func TestStarvedEffectNamesThePool(t *testing.T) {
 	t.Parallel()

@@ -75,12 +75,23 @@ func starved(f *failure, db *pgxpool.Pool, before int64) *failure {
 
 // acquire returns a connection of the pool for a transaction, and leaves one for effects. A Gate sees to that among its
 // own inboxes only: whoever gets the pool's last connection waits until another one is free, and gives it back if that
-// takes long, for four times as long. So no two inboxes, whatever their gates, wait for each other.
+// takes long, for four times as long. So no two inboxes, whatever their gates, wait for each other. One transaction of
+// an inbox at a time waits so: several would have the connection by turns, and effects would hardly get it.
 func (in *Inbox) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	for timeout := 250 * time.Millisecond; ; timeout = min(2*timeout, 10*time.Second) {
+	began, first := time.Now(), false
+	for timeout := 10 * time.Millisecond; ; timeout = min(2*timeout, 250*time.Millisecond) {
 		conn, err := in.db.Acquire(ctx)
 		if s := in.db.Stat(); err != nil || s.AcquiredConns() < s.MaxConns() || s.MaxConns() == 1 {
 			return conn, err
+		}
+		if !first {
+			conn.Release()
+			if err := in.last.Acquire(ctx, 1); err != nil {
+				return nil, err
+			}
+			defer in.last.Release(1)
+			first = true
+			continue
 		}
 		waiting, cancel := context.WithTimeout(ctx, timeout)
 		free, err := in.db.Acquire(waiting)
@@ -90,7 +101,7 @@ func (in *Inbox) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return conn, nil
 		}
 		conn.Release()
-		if timeout > time.Second {
+		if time.Since(began) > crowdedAfter {
 			in.crowd(&in.crowded, "inbox: the pool has no connection that stays free for effects: transactions wait "+
 				"for one; raise MaxConns, or give the inboxes of the pool one Config.Gate")
 		}

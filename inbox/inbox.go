@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
@@ -47,6 +48,8 @@ type Inbox struct {
 	crowded      atomic.Bool
 	drained      atomic.Bool
 	transactions atomic.Int32
+	// last has one share, for the transaction that waits with the pool's last connection until another is free.
+	last *semaphore.Weighted
 	// running: Run was called. prepared is when the inbox was prepared; nil: not yet, or the lack of Run is said.
 	running  atomic.Bool
 	prepared atomic.Pointer[time.Time]
@@ -97,7 +100,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	}
 	in := &Inbox{
 		db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer),
-		preparing: make(chan struct{}, 1),
+		preparing: make(chan struct{}, 1), last: semaphore.NewWeighted(1),
 	}
 	in.cfg.Observer = callback.Guarded(s.Observer, "Observer", in.log)
 	in.outage.log = in.log
