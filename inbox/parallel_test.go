@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -201,6 +203,46 @@ func TestP9_10_End(t *testing.T) {
 	if p := w.progress(); p[0] != 2 || p[1] > 2 {
 		t.Errorf("the progress is %v, want 2: offset 2 is not decided", p)
 	}
+}
+
+// TestP9_10_RejectedBesideAPause: the database rejects the effects of one key. The events of two others wait for their
+// next attempts in an hour, which only an operator has them run before.
+func TestP9_10_RejectedBesideAPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var runs atomic.Int32
+	in := w.inbox(inbox.Config{Parallel: 3, Backoff: time.Hour})
+	h, log := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Key == "a" && runs.Add(1) == 1 {
+			return outcome.Retryable(errBad)
+		} else if e.Key == "a" {
+			return write(ctx, tx, e)
+		}
+		_, err := tx.Exec(ctx, "insert into late select $1", e.ID.String())
+		return err
+	}), keyed("a", "b", "c")
+	log[1].Type, log[2].Type = "Late", "Late"
+	assigned(h)
+	decided := make(chan []inbox.Outcome, 1)
+	go func() {
+		out, _ := h.Handle(t.Context(), log)
+		decided <- out
+	}()
+	const waits = "select count(*) = 1 from inbox_progress where trying_at is not null"
+	pgtest.AwaitSQL(t, w.DB, waits)
+	pgtest.AwaitSQL(t, w.DB, "select halted_code = 'rejected' from inbox_progress")
+	if !pgtest.One[bool](t, w.DB, waits) {
+		t.Error("the event of a does not wait any more")
+	}
+	w.Exec(t, "create table late (id text)")
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from late")
+	if !pgtest.One[bool](t, w.DB, waits) || runs.Load() != 1 {
+		t.Errorf("the event of a ran %d times", runs.Load())
+	}
+	if err := w.operator().Resume(t.Context(), "payments", 3, "mended"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "outcomes", <-decided, repeat(inbox.Applied, 3))
 }
 
 // TestParallelIsRefused: a Parallel that its inbox or its pool cannot keep.
