@@ -153,15 +153,20 @@ func guarded(g *guardTx, do func() error) error {
 }
 
 // returns calls do in a goroutine of its own, which an effect may end, and reports whether do has returned: the
-// partition's goroutine would end without a word.
+// partition's goroutine would end without a word. A panic goes on in the caller's, where it can be recovered.
 func returns(do func()) (returned bool) {
+	var thrown any
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer func() { thrown = recover() }()
 		do()
 		returned = true
 	}()
 	<-done
+	if thrown != nil {
+		panic(thrown)
+	}
 	return returned
 }
 

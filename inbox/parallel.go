@@ -57,7 +57,7 @@ func (b *batch) spread(ctx context.Context) *failure {
 func (b *batch) runParts(ctx context.Context, dealt [][]int) *failure {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts, errs := make([]*batch, len(dealt)), make([]error, len(dealt))
+	parts, errs, thrown := make([]*batch, len(dealt)), make([]error, len(dealt)), make([]any, len(dealt))
 	var all sync.WaitGroup
 	for n, indexes := range dealt {
 		part := &batch{
@@ -69,12 +69,22 @@ func (b *batch) runParts(ctx context.Context, dealt [][]int) *failure {
 		}
 		parts[n] = part
 		all.Go(func() {
+			defer func() {
+				if thrown[n] = recover(); thrown[n] != nil {
+					cancel()
+				}
+			}()
 			if errs[n] = part.finish(ctx); isDatabaseChanged(errs[n]) {
 				cancel() // the others would meet it as well, some of them after a long pause
 			}
 		})
 	}
 	all.Wait()
+	for _, p := range thrown {
+		if p != nil {
+			panic(p) // where the caller can recover it
+		}
+	}
 	for n, indexes := range dealt {
 		for i, index := range indexes {
 			b.out[b.pos+index] = parts[n].out[i]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -243,6 +244,52 @@ func TestP9_10_RejectedBesideAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "outcomes", <-decided, repeat(inbox.Applied, 3))
+}
+
+// panicking is a tracer of pgx that panics at a statement, once it is on.
+type panicking struct {
+	at string
+	on atomic.Bool
+}
+
+func (p *panicking) TraceQueryStart(ctx context.Context, _ *pgx.Conn, s pgx.TraceQueryStartData) context.Context {
+	if p.on.Load() && strings.Contains(s.SQL, p.at) {
+		panic("traced")
+	}
+	return ctx
+}
+
+func (*panicking) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestPanicReachesTheCaller: code of the program that is no effect panics beside the goroutine of Handle. A consumer
+// recovers it in that one; elsewhere it would end the process.
+func TestPanicReachesTheCaller(t *testing.T) {
+	t.Parallel()
+	for at, keys := range map[string][]string{"inbox: commit": {"a", "b", "c"}, "savepoint": {"a"}} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			cfg := w.Pool.Config()
+			tracer := &panicking{at: at}
+			cfg.ConnConfig.Tracer = tracer
+			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(db.Close)
+			h := newInbox(t, db, "ledger", small(inbox.Config{Parallel: 3})).Each(
+				func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+					tracer.on.Store(true)
+					return errors.Join(write(ctx, tx, e), skipIf(at == "savepoint"))
+				})
+			defer func() {
+				if p := recover(); p != "traced" {
+					t.Errorf("recovered %v", p)
+				}
+			}()
+			t.Error(h.Handle(t.Context(), keyed(keys...)))
+		})
+	}
 }
 
 // TestParallelIsRefused: a Parallel that its inbox or its pool cannot keep.
