@@ -266,9 +266,11 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	if b.assignment.setHaltNoted(false) {
 		b.assignment.setHaltNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}
+	var n [Quarantined + 1]int
 	for i, e := range b.events[b.pos:b.limit] {
 		if at := &b.out[b.pos+i]; *at == Undecided { // otherwise a part has decided it, and this is the repeat
 			*at = out[i]
+			n[out[i]]++
 		}
 		delete(b.skip, e.ID) // by number, a later event may have the id of one that was skipped
 	}
@@ -280,10 +282,6 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.retries, b.losses, b.served, b.retryPace = 0, 0, false, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
-		var n [Quarantined + 1]int
-		for _, o := range out {
-			n[o]++
-		}
 		do(HandledInfo{
 			Topic: b.name.topic, Partition: b.name.id, Applied: n[Applied], Duplicate: n[Duplicate],
 			Skipped: n[Skipped], Parked: n[Parked], Quarantined: n[Quarantined], Took: took,

@@ -206,6 +206,27 @@ func TestP9_10_End(t *testing.T) {
 	}
 }
 
+// TestP9_10_DecidedAgainIsCountedOnce: the connection is lost when the progress moves past the parts. What they decided
+// goes through further transactions, and is counted once.
+func TestP9_10_DecidedAgainIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy := pgtest.NewProxy(t, w.URL)
+	var counted [2]atomic.Int64
+	cfg := small(inbox.Config{Parallel: 3, Observer: inbox.Observer{Handled: func(i inbox.HandledInfo) {
+		counted[0].Add(int64(i.Applied))
+		counted[1].Add(int64(i.Duplicate))
+	}}})
+	h := newInbox(t, pgtest.Pool(t, proxy.URL()+"&pool_max_conns=5"), "ledger", cfg).Each(write)
+	assigned(h)
+	cut := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, "-- inbox: pass\n") }, 0, pgtest.CutBefore)
+	same(t, "outcomes", handle(t, h, keyed("a", "b", "c", "a")), repeat(inbox.Applied, 4))
+	<-cut.Fired()
+	if applied, repeats := counted[0].Load(), counted[1].Load(); applied != 4 || repeats != 0 {
+		t.Errorf("%d applied and %d duplicates are told, of 4 events", applied, repeats)
+	}
+}
+
 // TestP9_10_RejectedBesideAPause: the database rejects the effects of one key. The events of two others wait for their
 // next attempts in an hour, which only an operator has them run before.
 func TestP9_10_RejectedBesideAPause(t *testing.T) {
