@@ -14,7 +14,10 @@ import (
 // haltHere ends Handle at the next event.
 func (b *batch) haltHere(ctx context.Context, err error) error {
 	if b.part {
-		return err // the batch comes to the event once those before it are decided
+		e := bare(b.events[b.pos])
+		b.in.log.Warn("inbox: an event will halt its partition, once the events of other keys are decided",
+			failureAttrs(&e, err)...)
+		return err // the batch comes to the event then
 	}
 	b.stops()
 	return b.halt(ctx, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -111,12 +112,19 @@ func TestP9_10_Halt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	halts := 0
+	var said syncBuilder
 	in := w.inbox(inbox.Config{
 		Parallel: 3, ParkedPerKey: 1, Observer: inbox.Observer{Halted: func(*inbox.HaltError) { halts++ }},
+		Logger: slog.New(slog.NewTextHandler(&said, nil)),
 	})
 	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		if e.Key == "a" {
+		switch e.Key {
+		case "a":
 			return outcome.Terminal("bad", errBad)
+		case "b": // it may take long, so the halt is said before
+			pgtest.Await(t, "the log", func() (bool, error) {
+				return strings.Contains(said.String(), "its partition"), nil
+			})
 		}
 		return write(ctx, tx, e)
 	})
