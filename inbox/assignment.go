@@ -42,6 +42,7 @@ type assignment struct {
 	// Whether inbox_progress says that the partition is halted until an operator repairs the database, and that an
 	// event runs again after a long pause.
 	haltNoted, pauseNoted bool
+	waits                 []*waiting // what runs again after a long pause, the recorded one first
 
 	// For byID: how many transactions in a row have met no repeat, and after how many no repeat is expected.
 	noRepeats, trustAfter int
@@ -133,6 +134,52 @@ func (a *assignment) setPauseNoted() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pauseNoted = true
+}
+
+// waiting is a batch, or a part of one, whose event runs again after a long pause.
+type waiting struct {
+	of  *batch
+	now chan struct{} // closed when an operator ends the pauses of the partition
+}
+
+// wait adds b to what waits, unless it is there.
+func (a *assignment) wait(b *batch) (now <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.waits {
+		if w.of == b {
+			return w.now
+		}
+	}
+	w := &waiting{b, make(chan struct{})}
+	a.waits = append(a.waits, w)
+	return w.now
+}
+
+// isRecorded reports whether b is what inbox_progress has room for.
+func (a *assignment) isRecorded(b *batch) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.waits) > 0 && a.waits[0].of == b
+}
+
+// runAll ends all pauses.
+func (a *assignment) runAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.waits {
+		close(w.now)
+		w.now = make(chan struct{})
+	}
+}
+
+// waited removes b from what waits. It reports whether b was recorded, and nothing else waits.
+func (a *assignment) waited(b *batch) (last bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := len(a.waits)
+	a.waits = slices.DeleteFunc(a.waits, func(w *waiting) bool { return w.of == b })
+	return before == 1 && len(a.waits) == 0
 }
 
 // unfinished returns the span with the range that an earlier process left.

@@ -94,6 +94,7 @@ type batch struct {
 
 // finish runs transactions until all events are decided.
 func (b *batch) finish(ctx context.Context) error {
+	defer b.assignment.waited(b)
 	for b.pos < len(b.events) {
 		late := time.AfterFunc(crowdedAfter, b.in.leaked)
 		err := b.step(ctx)
@@ -263,6 +264,7 @@ func (in *Inbox) missing(p partitionName, before, after account, to int64) {
 // done stores the outcomes of a committed transaction.
 func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.in.outage.up()
+	b.noteTried(ctx)
 	if b.assignment.setHaltNoted(false) {
 		b.assignment.setHaltNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}

@@ -321,6 +321,76 @@ func TestPanicReachesTheCaller(t *testing.T) {
 	}
 }
 
+// TestP9_10_OnePauseIsRecorded: the events of two keys wait for their next attempts, and the effect of a third runs. An
+// operator reads of one that waits, and has both run; then of the one that failed again; then of none.
+func TestP9_10_OnePauseIsRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var runs [2]atomic.Int32
+	leave := make(chan struct{})
+	t.Cleanup(sync.OnceFunc(func() { close(leave) }))
+	log := keyed("a", "b", "c")
+	h := w.inbox(inbox.Config{Parallel: 3, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event,
+	) error {
+		switch i := e.Position.Offset; {
+		case i == 2:
+			<-leave
+		case runs[i].Add(1) <= int32(i)+1: // a fails once, b twice
+			return outcome.Retryable(errBad)
+		}
+		return write(ctx, tx, e)
+	})
+	assigned(h)
+	go func() { _, _ = h.Handle(t.Context(), log) }()
+	waits := func(what string) {
+		t.Helper()
+		pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_progress where "+what)
+	}
+	now := func() {
+		t.Helper()
+		if err := w.operator().Resume(t.Context(), "payments", 3, "now"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := log[0].ID.String(), log[1].ID.String()
+	waits("trying_at is not null and trying_reason ~ '(" + a + "|" + b + ")'")
+	pgtest.Await(t, "both to wait", func() (bool, error) { return runs[0].Load() == 1 && runs[1].Load() == 1, nil })
+	now()
+	waits("trying_at is not null and trying_reason ~ '" + b + ".*attempt 2'")
+	if n := pgtest.One[int](t, w.DB, "select count(*) from effect where id = '"+a+"'"); n != 1 {
+		t.Errorf("%d effects of the first key", n)
+	}
+	now()
+	waits("trying_at is null and exists (select from effect where id = '" + b + "')")
+}
+
+// TestP9_10_PauseEndsWithItsEvent: what waited is decided, and the effect of another key still runs: no operator reads
+// that the first one waits.
+func TestP9_10_PauseEndsWithItsEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var runs atomic.Int32
+	leave := make(chan struct{})
+	t.Cleanup(func() { close(leave) })
+	// Longer than a pause that is not recorded, whatever the jitter.
+	h := w.inbox(inbox.Config{Parallel: 2, Backoff: 3 * time.Second}).Each(func(ctx context.Context, tx pgx.Tx,
+		e event.Event,
+	) error {
+		switch {
+		case e.Key == "b":
+			<-leave
+		case runs.Add(1) == 1:
+			return outcome.Retryable(errBad)
+		}
+		return write(ctx, tx, e)
+	})
+	assigned(h)
+	go func() { _, _ = h.Handle(t.Context(), keyed("a", "b")) }()
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_progress where trying_at is not null")
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from effect")
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_progress where trying_at is null")
+}
+
 // TestParallelIsRefused: a Parallel that its inbox or its pool cannot keep.
 func TestParallelIsRefused(t *testing.T) {
 	t.Parallel()

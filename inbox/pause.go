@@ -80,23 +80,37 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 	if wait <= askEvery {
 		return sleep.Idle(ctx, wait)
 	}
-	until := time.Now().Add(wait)
+	until, now := time.Now().Add(wait), b.assignment.wait(b)
 	noted := b.noteTrying(ctx, cause)
 	for {
 		left := time.Until(until)
 		if err := sleep.Idle(ctx, min(left, askEvery)); err != nil || left <= askEvery {
 			return err
 		}
-		if noted && b.tryNow(ctx) {
-			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition",
+		select {
+		case <-now:
+			return nil
+		default:
+		}
+		switch {
+		case !noted:
+			noted = b.noteTrying(ctx, cause) // what was recorded waits no longer, perhaps
+		case b.tryNow(ctx):
+			b.in.log.Info("inbox: an operator has effects run again at once", "topic", b.name.topic, "partition",
 				b.name.id)
+			b.assignment.runAll()
 			return nil
 		}
 	}
 }
 
-// noteTrying records why a partition waits, and reports whether it succeeded.
+// noteTrying records why a partition waits, and reports whether it succeeded. Of several parts only the one that has
+// waited for longest is recorded.
 func (b *batch) noteTrying(ctx context.Context, cause error) bool {
+	b.assignment.wait(b)
+	if !b.assignment.isRecorded(b) {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
 	defer cancel()
 	_, err := b.in.db.Exec(ctx, b.in.q(sqlTrying), b.in.consumer, b.name.topic, b.name.id,
@@ -105,6 +119,14 @@ func (b *batch) noteTrying(ctx context.Context, cause error) bool {
 		b.assignment.setPauseNoted()
 	}
 	return err == nil
+}
+
+// noteTried ends the wait of an event that is decided. The record ends with it, or becomes that of another part, whose
+// pause sees to that; the record of a whole batch ended with the progress.
+func (b *batch) noteTried(ctx context.Context) {
+	if b.assignment.waited(b) && b.part {
+		_ = b.in.execLate(ctx, sqlTried, b.in.consumer, b.name.topic, b.name.id) // or when the progress moves
+	}
 }
 
 // tryNow reports whether an operator has ended the pause. If the database does not answer, the pause continues.

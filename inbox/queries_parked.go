@@ -207,6 +207,10 @@ const sqlTrying = `-- inbox: note what is tried again
 update {schema}inbox_progress set trying_at = coalesce(trying_at, clock_timestamp()), trying_reason = $4::text
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
+const sqlTried = `-- inbox: note that nothing is tried again
+update {schema}inbox_progress set trying_at = null
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and trying_at is not null`
+
 const sqlTryNow = `-- inbox: look whether to try now
 select trying_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
 	and partition = $3::integer`
