@@ -113,19 +113,7 @@ func random(t *testing.T, dedup inbox.Dedup) {
 			return false, err
 		}
 	})
-	got := map[string][]uuid.UUID{}
-	key := map[uuid.UUID]string{}
-	want := map[string][]uuid.UUID{}
-	for _, e := range log {
-		key[e.ID] = e.Key
-		want[e.Key] = append(want[e.Key], e.ID)
-	}
-	for _, id := range w.effects() {
-		got[key[id]] = append(got[key[id]], id)
-	}
-	for k := range want {
-		same(t, "key "+k, got[k], want[k])
-	}
+	ordered(t, w, log)
 	if days, _ := w.rows(); dedup == inbox.ByID && days != len(log) {
 		t.Errorf("%d ids recorded, want %d", days, len(log))
 	}
