@@ -142,25 +142,16 @@ type waiting struct {
 	now chan struct{} // closed when an operator ends the pauses of the partition
 }
 
-// wait adds b to what waits, unless it is there.
-func (a *assignment) wait(b *batch) (now <-chan struct{}) {
+// wait adds b to what waits, unless it is there. It reports whether b is the first, for which inbox_progress has room.
+func (a *assignment) wait(b *batch) (now <-chan struct{}, recorded bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, w := range a.waits {
-		if w.of == b {
-			return w.now
-		}
+	i := slices.IndexFunc(a.waits, func(w *waiting) bool { return w.of == b })
+	if i < 0 {
+		i = len(a.waits)
+		a.waits = append(a.waits, &waiting{b, make(chan struct{})})
 	}
-	w := &waiting{b, make(chan struct{})}
-	a.waits = append(a.waits, w)
-	return w.now
-}
-
-// isRecorded reports whether b is what inbox_progress has room for.
-func (a *assignment) isRecorded(b *batch) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.waits) > 0 && a.waits[0].of == b
+	return a.waits[i].now, i == 0
 }
 
 // runAll ends all pauses.

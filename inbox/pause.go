@@ -80,7 +80,8 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 	if wait <= askEvery {
 		return sleep.Idle(ctx, wait)
 	}
-	until, now := time.Now().Add(wait), b.assignment.wait(b)
+	until := time.Now().Add(wait)
+	now, _ := b.assignment.wait(b)
 	noted := b.noteTrying(ctx, cause)
 	for {
 		left := time.Until(until)
@@ -107,8 +108,7 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 // noteTrying records why a partition waits, and reports whether it succeeded. Of several parts only the one that has
 // waited for longest is recorded.
 func (b *batch) noteTrying(ctx context.Context, cause error) bool {
-	b.assignment.wait(b)
-	if !b.assignment.isRecorded(b) {
+	if _, recorded := b.assignment.wait(b); !recorded {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, graceCommit)
