@@ -252,11 +252,8 @@ func changeSettings(s *testbed, f fault) (func() error, error) {
 	for _, i := range draw.Perm(len(inherited))[:3] {
 		s.t.Logf("%s of %s: %s", f.kind, f.target, inherited[i])
 		if err := s.sql(fmt.Sprintf("alter role %s set %s", user, inherited[i])); err != nil {
-			return nil, errors.Join(err, undo())
+			return undo, err
 		}
 	}
-	if err := s.sql(end); err != nil {
-		return nil, errors.Join(err, undo())
-	}
-	return undo, nil
+	return undo, s.sql(end)
 }

@@ -2,7 +2,6 @@ package soak
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -100,12 +99,8 @@ func postgresKinds() []kind {
 			begin: func(s *testbed, f fault) (func() error, error) {
 				user := roles.User(f.target)
 				undo := func() error { return s.retry("alter role " + user + " login") }
-				err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity "+
-					"where usename = '"+user+"'")
-				if err != nil {
-					return nil, errors.Join(err, undo())
-				}
-				return undo, nil
+				return undo, s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) "+
+					"from pg_stat_activity where usename = '"+user+"'")
 			},
 		},
 		{

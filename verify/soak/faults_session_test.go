@@ -305,10 +305,7 @@ func conflicts(s *testbed, f fault) (func() error, error) {
 		return new; end $$`, "grant execute on function soak_conflict() to public",
 		"set lock_timeout = '3s'; create trigger soak_conflict before insert on "+f.target+" for each statement "+
 			"execute function soak_conflict()")
-	if err != nil {
-		return nil, errors.Join(err, s.retry(undo))
-	}
-	return func() error { return s.retry(undo) }, nil
+	return func() error { return s.retry(undo) }, err
 }
 
 // retention runs maintenance in three processes at once, and creates expired daily partitions for them to drop: of the
