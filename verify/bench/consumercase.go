@@ -61,7 +61,7 @@ func consumerCase(ctx context.Context, s *stack, o options, rep *report) error {
 			err := k.run(running, topic, uuid.NewString(), c)
 			end()
 			if left := c.left.Load(); left > 0 || err != nil && !errors.Is(err, context.Canceled) {
-				return fmt.Errorf("%s: %d of %d events are not applied: %w", k.name, left, n, err)
+				return fmt.Errorf("%s: %d of %d events are not applied: %v", k.name, left, n, err)
 			}
 			seconds := c.last.Sub(time.Unix(0, c.first.Load())).Seconds()
 			rep.add(figure{
