@@ -45,10 +45,12 @@ select set_config('synchronous_commit', $1, true),
 	set_config('array_nulls', 'on', true),
 	case when current_setting('transaction_timeout', true) <> '0' then set_config('transaction_timeout', '0', true) end`
 
-	// A pipeline without a begin is one transaction, so this is for the probe alone.
+	// A pipeline without a begin is one transaction, so this is for the probe alone. Its plan is kept, and a table that
+	// was empty then may be huge later. The cost of a scan that is off would have JIT compile it.
 	ProbeSettings = `-- relay: probe settings
 select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true),
-	set_config('datestyle', 'iso', true)`
+	set_config('datestyle', 'iso', true), set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`
 
 	Lock = `-- relay: lock
 select l.lane
