@@ -39,14 +39,17 @@ type refused struct{ pgx.BatchResults }
 // Close implements pgx.BatchResults.
 func (refused) Close() error { return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "XX000"} }
 
-// claimed returns the lanes of each statement of a claim of these lanes, after floors fell so often.
-func claimed(t *testing.T, events, falls int, owned map[int16]*laneState) (of map[string][]int16) {
+// claimed returns the lanes of each statement of a claim of these lanes, after floors fell so often, while all ids up
+// to limit are decided; and the id up to which it reads in bulk.
+func claimed(t *testing.T, events, falls int, limit int64, owned map[int16]*laneState) (of map[string][]int16,
+	highest int64,
+) {
 	t.Helper()
 	schema, err := sql.For("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := (&laneTable{owned: owned, far: 1 << 18, falls: falls}).table()
+	table := (&laneTable{owned: owned, far: 1 << 18, falls: falls, limit: limit}).table()
 	for _, l := range owned {
 		l.fence, l.deadline, l.ready = 1, time.Now().Add(time.Hour), true
 	}
@@ -62,6 +65,9 @@ func claimed(t *testing.T, events, falls int, owned map[int16]*laneState) (of ma
 	}
 	of = map[string][]int16{}
 	for _, q := range sent {
+		if q.SQL == schema.Expand(sql.Read) {
+			highest = q.Arguments[4].(int64)
+		}
 		if len(q.Arguments) > 0 {
 			if lanes, ok := q.Arguments[0].([]int16); ok {
 				of[q.SQL] = slices.Sorted(slices.Values(lanes))
@@ -71,32 +77,46 @@ func claimed(t *testing.T, events, falls int, owned map[int16]*laneState) (of ma
 	return map[string][]int16{
 		"take": of[schema.Expand(sql.Take)], "read": of[schema.Expand(sql.Read)],
 		"reserve": of[schema.Expand(sql.Reserve)],
-	}
+	}, highest
 }
 
-// TestP3BulkNeedsAFloor: until fallen floors are found again, lanes with a backlog are claimed one by one.
+// TestP3BulkNeedsAFloor: until fallen floors are found again, lanes with a backlog are claimed one by one. While a floor
+// rises through a large backlog, they are read in bulk, and not far above it.
 func TestP3BulkNeedsAFloor(t *testing.T) {
 	t.Parallel()
-	much := func(reach int64) *laneState {
-		pace := lanes.Pace{Last: 1000, Size: 600, Gap: 2}
+	much := func(reach, last int64) *laneState {
+		pace := lanes.Pace{Last: last, Size: 600, Gap: 2}
 		return &laneState{next: 1, end: 1 << 20, bulk: true, reach: reach, pace: pace}
 	}
-	if got := claimed(t, 8000, 0, map[int16]*laneState{1: much(0)}); !slices.Equal(got["read"], []int16{1}) {
-		t.Errorf("before floors fell, lanes %v are read in bulk, want 1", got["read"])
-	}
-	got := claimed(t, 8000, 1, map[int16]*laneState{2: much(0), 3: much(900)})
-	if !slices.Equal(got["take"], []int16{2}) {
-		t.Errorf("lanes %v are claimed one by one, want 2", got["take"])
-	}
-	if !slices.Equal(got["read"], []int16{3}) {
-		t.Errorf("lanes %v are read in bulk, want 3", got["read"])
+	const far = 1 << 18
+	for what, c := range map[string]struct {
+		falls          int
+		limit, highest int64
+		owned          map[int16]*laneState
+		take, read     []int16
+	}{
+		"before floors fell": {0, 0, 1000 + 2*8000, map[int16]*laneState{1: much(0, 1000)}, nil, []int16{1}},
+		"a floor is found again": {
+			1, 0, 1000 + 2*4000, map[int16]*laneState{2: much(0, 1000), 3: much(900, 1000)}, []int16{2}, []int16{3},
+		},
+		"a large backlog": {1, 10 * far, 1000 + 2*8000, map[int16]*laneState{1: much(900, 1000)}, nil, []int16{1}},
+		"the claims are far above a floor": {
+			1, 10 * far, 900 + far, map[int16]*laneState{1: much(900, far)}, nil, []int16{1},
+		},
+		"the claims are beyond": {1, 10 * far, 0, map[int16]*laneState{1: much(900, 2*far)}, []int16{1}, nil},
+	} {
+		got, highest := claimed(t, 8000, c.falls, c.limit, c.owned)
+		if !slices.Equal(got["take"], c.take) || !slices.Equal(got["read"], c.read) || highest != c.highest {
+			t.Errorf("%s: lanes %v are claimed one by one, %v in bulk up to %d; want %v, %v and %d", what, got["take"],
+				got["read"], highest, c.take, c.read, c.highest)
+		}
 	}
 }
 
 // TestP3_2_ClaimFitsIntoBlock: a lane whose block has fewer numbers left than a claim may use reserves another block.
 func TestP3_2_ClaimFitsIntoBlock(t *testing.T) {
 	t.Parallel()
-	got := claimed(t, 60, 0, map[int16]*laneState{
+	got, _ := claimed(t, 60, 0, 0, map[int16]*laneState{
 		1: {next: 1, end: 20}, 2: {next: 2, end: 20}, 3: {next: 21, end: 20},
 	})
 	if !slices.Equal(got["reserve"], []int16{2, 3}) {

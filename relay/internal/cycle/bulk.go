@@ -21,7 +21,8 @@ import (
 // this is a claim like any other; its cost for Postgres is a third (docs/decisions/0021).
 //
 // Floors that fell, for example with a connection, must be found again first: below them may be millions of dead rows,
-// which a bitmap scan would visit each time, while take marks each that it meets as dead in the index.
+// which a bitmap scan would visit each time, while take marks each that it meets as dead in the index. While a floor is
+// still rising, a bulk read ends as far above it as take does.
 //
 // The range of ids follows from the density and the size of the last events, not from a count of bytes as in take.
 // Therefore only small rows are read: a large one ends the lane's part of the claim, and the lane's next claim is a
@@ -41,12 +42,13 @@ func (k *claiming) window() {
 	if len(k.many) == 0 {
 		return
 	}
-	from, perID, size := int64(math.MaxInt64), 0.0, 0
+	from, top, perID, size := int64(math.MaxInt64), int64(math.MaxInt64), 0.0, 0
 	for _, l := range k.many {
-		from, perID, size = min(from, l.Pace.Last), perID+1/max(l.Pace.Gap, 1), max(size, l.Pace.Size)
+		from, top = min(from, l.Pace.Last), min(top, l.Top)
+		perID, size = perID+1/max(l.Pace.Gap, 1), max(size, l.Pace.Size)
 	}
 	events := len(k.many) * max(min(k.perLane, k.bytes/max(size, 1)), 1)
-	k.highest, k.tooMany = from+max(int64(float64(events)/perID), 1), 2*events
+	k.highest, k.tooMany = min(from+max(int64(float64(events)/perID), 1), top), 2*events
 	for _, l := range k.many {
 		if l.Pace.Last >= k.highest {
 			k.plain.add(l)
