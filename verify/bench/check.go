@@ -21,6 +21,8 @@ const (
 	checkTurns   = 5
 	checkEvents  = 60_000 // in batches
 	checkSingles = 3_000  // with a transaction each
+	// checkBacklog is a drain's events: with few, a relay has all of its floors at once.
+	checkBacklog = 1_000_000
 
 	// By how much an event may cost more than the baseline says, with nothing else on the machine.
 	mostCPU, mostAllocations = 1.35, 1.05
@@ -139,7 +141,7 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 			}
 			all[k.name] = append(all[k.name], cost{cpu / unit, (allocations() - objects) / n})
 		}
-		f, err := s.drainOnce(ctx, o, checkEvents, payload)
+		f, err := s.drainOnce(ctx, o, checkBacklog, payload)
 		if err != nil {
 			return nil, err
 		}
