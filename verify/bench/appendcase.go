@@ -65,7 +65,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.atMost("append", "time with / without Append, 32 writers", 1.3, rep.ratios("append", nameWithout, nameWith))
 	rep.atMost("append", "time with Append / with the smallest outbox by hand, 32 writers", 1.05,
 		rep.ratios("append", nameByHand, nameWith))
-	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.3,
+	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.2,
 		rep.ratios("append", nameTogether, nameQueue))
 	rep.ratio("append", nameMore, nameWith, 0.9)
 	rep.atLeast("append", nameMany, 100_000)

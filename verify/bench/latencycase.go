@@ -75,10 +75,10 @@ func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return rep.pick("latency", all[0].name+", "+way, get)
 	}
 	p50, p99 := func(f figure) float64 { return f.P50 }, func(f figure) float64 { return f.P99 }
-	rep.atMost("latency", nameTable+", p50, ms", 20, steady(nameTable, p50))
+	rep.atMost("latency", nameTable+", p50, ms", 10, steady(nameTable, p50))
 	rep.atMost("latency", nameTable+", p99, ms", 50, steady(nameTable, p99))
-	rep.atMost("latency", nameEmbedded+", p50, ms", 10, steady(nameEmbedded, p50))
-	rep.atMost("latency", nameWAL+", p50, ms", 5, steady(nameWAL, p50))
+	rep.atMost("latency", nameEmbedded+", p50, ms", 4, steady(nameEmbedded, p50))
+	rep.atMost("latency", nameWAL+", p50, ms", 2, steady(nameWAL, p50))
 	return nil
 }
 

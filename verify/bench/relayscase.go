@@ -43,8 +43,8 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 			rep.add(f)
 		}
 	}
-	rep.ratio("relays", kinds[1].name, kinds[0].name, 1)
-	rep.ratio("relays", kinds[2].name, kinds[0].name, 1)
+	rep.ratio("relays", kinds[1].name, kinds[0].name, 0.97)
+	rep.ratio("relays", kinds[2].name, kinds[0].name, 0.95)
 	rep.ratio("relays", kinds[3].name, kinds[0].name, 0.6)
 	return nil
 }
