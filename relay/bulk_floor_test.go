@@ -80,8 +80,8 @@ func claimed(t *testing.T, events, falls int, limit int64, owned map[int16]*lane
 	}, highest
 }
 
-// TestP3BulkNeedsAFloor: until fallen floors are found again, lanes with a backlog are claimed one by one. While a floor
-// rises through a large backlog, they are read in bulk, and not far above it.
+// TestP3BulkNeedsAFloor: until fallen floors are found again, lanes with a backlog are claimed one by one. While a
+// floor rises through a large backlog, they are read in bulk, and not far above it.
 func TestP3BulkNeedsAFloor(t *testing.T) {
 	t.Parallel()
 	much := func(reach, last int64) *laneState {
