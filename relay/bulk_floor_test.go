@@ -80,8 +80,8 @@ func claimed(t *testing.T, events, falls int, limit int64, owned map[int16]*lane
 	}, highest
 }
 
-// TestP3BulkNeedsAFloor: until fallen floors are found again, lanes with a backlog are claimed one by one. While a
-// floor rises through a large backlog, they are read in bulk, and not far above it.
+// TestP3BulkNeedsAFloor: lanes far above their floors, which have fallen or stand still, are claimed one by one. While
+// a floor rises through a large backlog, its lanes are read in bulk, and not far above it.
 func TestP3BulkNeedsAFloor(t *testing.T) {
 	t.Parallel()
 	much := func(reach, last int64) *laneState {
@@ -97,9 +97,14 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 	}{
 		"before floors fell": {0, 0, 1000 + 2*8000, map[int16]*laneState{1: much(0, 1000)}, nil, []int16{1}},
 		"a floor is found again": {
-			1, 0, 1000 + 2*4000, map[int16]*laneState{2: much(0, 1000), 3: much(900, 1000)}, []int16{2}, []int16{3},
+			1, 0, far + 1000 + 2*4000,
+			map[int16]*laneState{2: much(0, far+1000), 3: much(far, far+1000)},
+			[]int16{2},
+			[]int16{3},
 		},
-		"a large backlog": {1, 10 * far, 1000 + 2*8000, map[int16]*laneState{1: much(900, 1000)}, nil, []int16{1}},
+		"there are no floors":  {0, 0, 0, map[int16]*laneState{1: much(0, far+1000)}, []int16{1}, nil},
+		"a floor stands still": {1, 0, 0, map[int16]*laneState{1: much(900, far+1000)}, []int16{1}, nil},
+		"a large backlog":      {1, 10 * far, 1000 + 2*8000, map[int16]*laneState{1: much(900, 1000)}, nil, []int16{1}},
 		"the claims are far above a floor": {
 			1, 10 * far, 900 + far, map[int16]*laneState{1: much(900, far)}, nil, []int16{1},
 		},

@@ -63,7 +63,7 @@ type Config struct {
 	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left.
 	// Probes and claims begin there, which keeps them fast while a long transaction elsewhere keeps vacuum from
 	// removing published rows. Default 250 ms, and an eighth of it while lanes have a backlog. With a longer pause,
-	// probes and claims read more dead rows. Negative: no floors.
+	// probes and claims read more dead rows. Negative: no floors, so that large backlogs are drained slowly.
 	FloorEvery time.Duration
 	// RescanEvery is the pause between rescans, which check that no row is below the floors. A rescan reads every dead
 	// row, in slices and during at most a tenth of the time, so one may last for minutes. A lane with a backlog is

@@ -20,9 +20,10 @@ import (
 // journals them and commits. The lanes stay locked in between. The rows of a lane up to an id are its next rows, so
 // this is a claim like any other; its cost for Postgres is a third (docs/decisions/0021).
 //
-// Floors that fell, for example with a connection, must be found again first: below them may be millions of dead rows,
-// which a bitmap scan would visit each time, while take marks each that it meets as dead in the index. While a floor is
-// still rising, a bulk read ends as far above it as take does.
+// A lane that is far above its floor is claimed by take: the floor fell, for example with a connection, or stands still
+// because of a transaction without an id. Between them may be millions of dead rows, which a bitmap scan would visit
+// each time, while take marks each that it meets as dead in the index. While a floor is still rising, a bulk read ends
+// as far above it as take does.
 //
 // The range of ids follows from the density and the size of the last events, not from a count of bytes as in take.
 // Therefore only small rows are read: a large one ends the lane's part of the claim, and the lane's next claim is a

@@ -318,7 +318,7 @@ func (r *Cycle) claiming(s *Session, grants []lanes.Grant) *claiming {
 			k.draining.add(l)
 		case l.Work == takeList:
 			k.lists.add(l)
-		case !g.Fresh && !g.Parked && g.Bulk && (g.Reach > 0 || g.Falls == 0):
+		case !g.Fresh && !g.Parked && g.Bulk:
 			k.many = append(k.many, l)
 			l.FloorAfter = l.Reached
 		case !g.Fresh && !g.Parked: // held events need no comparison with marks

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// farIDs is how far claims and probes read above a floor that is still rising.
+// farIDs is how far claims and probes read above a floor that is still rising, and bulk reads above any.
 const farIDs = 1 << 18
 
 // ExpectFloors makes claims and probes wait for floors, which will be found.

@@ -31,7 +31,7 @@ type Grant struct {
 	Groups    delivery.Groups
 	Turn      int  // how often the lane was taken
 	Strikes   int  // how often its claims timed out
-	Bulk      bool // had more events than a claim takes, and none of them large
+	Bulk      bool // had more events than a claim takes, none of them large, and not far above the floor
 	Pace      Pace
 }
 
@@ -103,7 +103,7 @@ func (t *Table) grant(lanes []int16) []Grant {
 		l.turn++
 		g := Grant{
 			Lane: i, Fence: l.fence, Next: l.next, End: l.end, Settled: l.settled, Due: l.due, Parked: l.parked,
-			Releasing: l.releasing, Groups: l.groups, Turn: l.turn, Strikes: l.strikes, Bulk: l.bulk, Pace: l.pace,
+			Releasing: l.releasing, Groups: l.groups, Turn: l.turn, Strikes: l.strikes, Pace: l.pace,
 		}
 		t.fill(&g, l)
 		out = append(out, g)
@@ -115,6 +115,7 @@ func (t *Table) grant(lanes []int16) []Grant {
 func (t *Table) fill(g *Grant, l *state) {
 	g.Epoch, g.IDs, g.Decided, g.Reached, g.Falls, g.Reads = t.epoch, t.known(), t.decided, t.reached, t.falls, t.reads
 	g.Floor, g.Reach, g.Top, g.Fresh = l.floor, l.reach, t.top(l), l.fresh || l.read != t.reads
+	g.Bulk = l.bulk && l.pace.Last-l.reach <= t.far
 }
 
 // Refresh updates grants once there is a connection for the claim. Blocks that were reserved on another server are

@@ -87,7 +87,7 @@ type Table struct {
 	except           []string
 	expected         bool  // floors will be found
 	limit            int64 // floors rise up to it, if no row is below; 0: not known
-	far              int64 // how far claims and probes read above a floor that is still rising
+	far              int64 // farIDs
 	falls            int   // how often floors fell
 }
 
