@@ -59,8 +59,11 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 			return b.failed(ctx, f)
 		}
 	case contended:
-		// A smaller transaction conflicts with fewer others. The first conflict may be chance.
-		if b.retries > 0 {
+		// A smaller transaction conflicts with fewer others. The first conflict may be chance. Parts meet each other
+		// all the time, and halving one after the other costs each a deadlock_timeout a step.
+		if b.part {
+			b.assignment.narrow(min(2, b.limit-b.pos))
+		} else if b.retries > 0 {
 			b.assignment.narrow(b.limit - b.pos)
 		}
 		if b.retries >= chanceConflicts && b.limit == b.pos+1 {

@@ -290,6 +290,31 @@ func (p *panicking) TraceQueryStart(ctx context.Context, _ *pgx.Conn, s pgx.Trac
 
 func (*panicking) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// TestP9_10_ConflictOfParts: parts that lose a conflict go on with one event each at once. With halves, each step would
+// cost each of them a deadlock_timeout.
+func TestP9_10_ConflictOfParts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := keyed("a", "b", "a", "b", "a", "b", "a", "b", "a", "b")
+	var mu sync.Mutex
+	sizes := map[int]int{}
+	h := w.inbox(inbox.Config{Parallel: 2}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		mu.Lock()
+		sizes[len(events)]++
+		mu.Unlock()
+		if len(events) > 1 {
+			_, err := tx.Exec(ctx, "do $$ begin raise exception 'deadlock' using errcode = '40P01'; end $$")
+			return err
+		}
+		return writeAll(ctx, tx, events)
+	})
+	same(t, "outcomes", handle(t, h, log), repeat(inbox.Applied, len(log)))
+	ordered(t, w, log)
+	if sizes[5] == 0 || sizes[5] > 2 || sizes[1] != len(log) || len(sizes) != 2 {
+		t.Errorf("transactions by their number of events: %v", sizes)
+	}
+}
+
 // TestPanicReachesTheCaller: code of the program that is no effect panics beside the goroutine of Handle. A consumer
 // recovers it in that one; elsewhere it would end the process.
 func TestPanicReachesTheCaller(t *testing.T) {
