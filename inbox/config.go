@@ -110,10 +110,11 @@ type Config struct {
 	// Parallel is how many transactions with events of one partition may run at a time; default 1. It is for effects
 	// that are slow, as those that call another system: with 8, a partition with many keys waits for eight at a time.
 	// Each transaction has keys of its own, so the events of a key keep their order; those of different keys, and those
-	// without a key, have none, as between two partitions. Where effects change the same rows they wait for each
-	// other, and more transactions than such rows are slower. The next batch waits for the slowest, so a long retry
-	// still holds up its partition. Each needs a connection: New wants MaxConns above Parallel. It needs ByID, since
-	// only ids tell which events are decided out of order, and a policy other than Halt.
+	// without a key, have none, as between two partitions. Where effects change the same rows they deadlock, run again,
+	// and have transactions of their own for a while. The next batch waits for the slowest, so a long retry still holds
+	// up its partition. Each needs a connection, in each partition that the process has, and an effect that uses the
+	// pool beside its tx another one: with fewer they wait. New only wants MaxConns above Parallel. It needs ByID,
+	// since only ids tell which events are decided out of order, and a policy other than Halt.
 	Parallel int
 
 	// TracerProvider creates a "process" span for each run of an effect, linked to the traces in which its events were
@@ -304,7 +305,8 @@ func (c Config) parallel(db *pgxpool.Pool) error {
 			"events of other keys would be: use ParkKey, or leave Parallel zero", c.Parallel)
 	case c.Parallel >= most:
 		return fmt.Errorf("inbox: Parallel %d and a pool of at most %d connections: each transaction takes one, and "+
-			"one stays free for effects: raise the pool's MaxConns (pool_max_conns) above Parallel", c.Parallel, most)
+			"one stays free for effects: raise the pool's MaxConns (pool_max_conns) above Parallel, best "+
+			"above Parallel for each partition of the process", c.Parallel, most)
 	}
 	return nil
 }

@@ -422,10 +422,10 @@ func TestParallelIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for want, cfg := range map[string]inbox.Config{
-		"only ids":       {Parallel: 2, Dedup: inbox.ByWatermark},
-		"pool_max_conns": {Parallel: int(w.Pool.Config().MaxConns)},
-		"use ParkKey":    {Parallel: 2, OnFailure: inbox.Halt},
-		"negative":       {Parallel: -1},
+		"only ids":           {Parallel: 2, Dedup: inbox.ByWatermark},
+		"for each partition": {Parallel: int(w.Pool.Config().MaxConns)},
+		"use ParkKey":        {Parallel: 2, OnFailure: inbox.Halt},
+		"negative":           {Parallel: -1},
 	} {
 		if _, err := inbox.New(w.Pool, "ledger", cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
