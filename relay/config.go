@@ -110,9 +110,10 @@ const (
 	// FeedTable reads the table of events, as often as Config.ProbeAwake says.
 	FeedTable Feed = iota
 	// FeedWAL reads the inserts of producers from the write-ahead log, through a replication slot, as they commit. It
-	// needs wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads;
-	// the others stand by. Events that cannot be read or sent this way are published from the table, lane by lane:
-	// before there is a slot, after it is lost, and in a lane with held or parked events.
+	// needs wal_level = logical, a role with REPLICATION, and the publication that `relay wal setup` makes, or SetUpWAL
+	// of package relay/operator. One relay reads; the others stand by. Events that cannot be read or sent this way are
+	// published from the table, lane by lane: before there is a slot, after it is lost, and in a lane with held or
+	// parked events.
 	FeedWAL
 )
 
