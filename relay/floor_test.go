@@ -230,7 +230,7 @@ func (f *floors) planned(query string) (tx pgx.Tx, end func()) {
 	tx, err := f.db.Pool.Begin(f.t.Context())
 	f.must(err)
 	if query == "probe" {
-		_, err = tx.Exec(f.t.Context(), relay.Expanded(f.t, "probeSettings"))
+		_, err = tx.Exec(f.t.Context(), relay.ProbeSettings)
 	} else {
 		_, err = tx.Exec(f.t.Context(), relay.Expanded(f.t, "settings"), "on", "60000", "20000")
 	}
