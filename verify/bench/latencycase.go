@@ -106,7 +106,10 @@ func (s *stack) latencyOnce(ctx context.Context, o options, load schedule, way s
 	observed := newArrivals(p.epoch, p.n)
 	following, cancel := context.WithCancel(ctx)
 	followed := make(chan error, 1)
-	go func() { followed <- observed.follow(following, s.brokers, topic) }()
+	go func() {
+		defer close(followed) // it may be received from twice
+		followed <- observed.follow(following, s.brokers, topic)
+	}()
 	defer func() {
 		cancel()
 		err = errors.Join(err, <-followed)
@@ -118,7 +121,6 @@ func (s *stack) latencyOnce(ctx context.Context, o options, load schedule, way s
 	select {
 	case <-observed.all:
 	case err := <-followed:
-		followed <- nil
 		return f, errors.Join(errors.New("the consumer ended"), err)
 	case <-time.After(time.Minute):
 		return f, fmt.Errorf("%d of %d events did not arrive", observed.left.Load(), p.n)
@@ -150,15 +152,17 @@ func (s *stack) carry(ctx context.Context, o options, way string, p *paced) (end
 		return func() (answer, error) { return answer{}, w.Close() }, nil
 	}
 	relays, stop, err := s.background(1, job{Topic: p.topic, Pumps: o.pumps, WAL: way == nameWAL})
-	if err == nil {
-		if err = s.awaitRelays(ctx, 1, way == nameWAL); err != nil {
-			stop()
-		}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.awaitRelays(ctx, 1, way == nameWAL); err != nil {
+		stop()
+		return nil, err
 	}
 	return func() (answer, error) {
 		defer stop()
 		return relays[0].end()
-	}, err
+	}, nil
 }
 
 // embed runs a relay in this process, which the writers wake.
