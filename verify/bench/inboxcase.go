@@ -107,6 +107,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	rep.atLeast("inbox", nameBatch, 30_000)
 	rep.atLeast("inbox", nameTwice, 100_000)
+	rep.ratio("inbox", nameMarked, nameBatch, 1.3)
 	rep.ratio("inbox", nameBatch, noInbox, 0.8)
 	rep.ratio("inbox", nameMarked, noInbox, 0.95)
 	rep.ratio("inbox", single1(1), plain1(1), 0.9)
