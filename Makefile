@@ -189,7 +189,7 @@ bench: ## rates on this machine, peers side by side; one case: make bench ONLY=r
 
 # What the smoke runs: cases that take seconds with small numbers.
 SMOKE := relay,inbox,consumer,latency,append
-bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does it work and print? Its figures are worth nothing
+bench-smoke: ## the benchmark's own tests, and minutes of small numbers: does it work and print? Its figures are worth nothing
 	cd verify/bench && go test -count=1 ./...
 	cd verify/bench && go run . -quick -only $(SMOKE)
 
