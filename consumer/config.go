@@ -17,8 +17,9 @@ import (
 // database knows it, the partition begins where that is: Kafka may have deleted the group's offset. A partition that is
 // added to a topic that the group knows begins with its oldest record.
 //
-// The zero value is StartEarliest, and refuses to begin a topic that another consumer of the same program reads
-// ([inbox.Config].Program): the name may be a typo, and under a new one every event is applied again.
+// The zero value is StartEarliest, and refuses to begin a topic that another consumer of the same program
+// ([inbox.Config].Program) read before this one first started: the name may be a typo, and under a new one every event
+// is applied again.
 type Start int
 
 const (
@@ -61,7 +62,7 @@ type Config struct {
 	// have neither are logged where it is set.
 	IDHeader string
 	// Start selects the first offset of a partition that is new to the group. Set it for a new consumer of a program
-	// that has others of the same topic. Default: StartEarliest, where no other reads the topic.
+	// whose others read the topic already. Default: StartEarliest, where none of them did.
 	Start Start
 	// OnLost selects what happens when retention removed unread records. Default: LostContinue.
 	OnLost LostPolicy

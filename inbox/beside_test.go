@@ -21,17 +21,23 @@ func TestBeside(t *testing.T) {
 		}
 		return p.Beside
 	}
-	if got := beside("ledger", "acme", "payments"); got != "" {
-		t.Errorf("the first one: %q", got)
+	for _, first := range []string{"ledger", "email"} {
+		if got := beside(first, "acme", "payments"); got != "" {
+			t.Errorf("%s, before any: beside %q", first, got)
+		}
 	}
 	w.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset)
 		values ('ledger', 'payments', 0, 7, 7), ('known', 'payments', 1, 7, 7)`)
+	w.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset, began_at)
+		values ('ledger', 'orders', 0, 7, 7, 0, clock_timestamp())`)
 	for _, c := range []struct{ name, program, topic, want string }{
+		{"email", "acme", "orders", ""}, // there since before ledger began it, as on the first day of both
+		{"ledgre", "acme", "orders", "ledger"},
 		{"ledgre", "acme", "payments", "ledger"},
 		{"ledger", "acme", "payments", ""},
 		{"known", "acme", "payments", ""},
 		{"other", "acme", "refunds", ""},
-		{"email", "mails", "payments", ""},
+		{"mail", "mails", "payments", ""},
 	} {
 		if got := beside(c.name, c.program, c.topic); got != c.want {
 			t.Errorf("%+v: beside %q", c, got)

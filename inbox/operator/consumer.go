@@ -48,8 +48,8 @@ type ConsumerState struct {
 	// than the processes of that host: something ends them.
 	Starts   int    `json:"starts"`
 	StartsOn string `json:"starts_on"`
-	// Beside is another consumer of the same program that has read, if this one has read nothing: a worker refuses to
-	// begin a topic of both, unless consumer.Config.Start is set. Empty: there is none.
+	// Beside is another consumer of the same program that read before this one first started, if this one has read
+	// nothing: a worker refuses to begin a topic of both, unless consumer.Config.Start is set. Empty: there is none.
 	Beside string `json:"beside"`
 	// Partitions are the partitions that have a row in inbox_progress.
 	Partitions []PartitionState `json:"partitions"`
