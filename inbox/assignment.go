@@ -100,11 +100,12 @@ func (a *assignment) width() int {
 }
 
 // narrow halves the limit after a transaction of so many events lost a conflict, or was too long for EffectTimeout. A
-// conflict may cost a deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing.
+// conflict may cost a deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing. Parts
+// that were larger than the limit have lost together, to which one answer is enough.
 func (a *assignment) narrow(events int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.undisputed = 0; events > 1 {
+	if a.undisputed = 0; events > 1 && (a.maxEvents == 0 || events <= a.maxEvents) {
 		a.maxEvents, a.widenAfter = events/2, min(max(16, 2*a.widenAfter), 1<<14)
 	}
 }
