@@ -63,7 +63,7 @@ type Config struct {
 	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left.
 	// Probes and claims begin there, which keeps them fast while a long transaction elsewhere keeps vacuum from
 	// removing published rows. Default 250 ms, and an eighth of it while lanes have a backlog. With a longer pause,
-	// probes and claims read more dead rows. Negative: no floors, so that large backlogs are drained slowly.
+	// probes and claims read more dead rows.
 	FloorEvery time.Duration
 	// RescanEvery is the pause between rescans, which check that no row is below the floors. A rescan reads every dead
 	// row, in slices and during at most a tenth of the time, so one may last for minutes. A lane with a backlog is
@@ -164,6 +164,8 @@ func (c Config) validate() error {
 	case c.ProbeAwake < time.Millisecond || c.ProbeIdle < c.ProbeAwake:
 		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake",
 			c.ProbeAwake, c.ProbeIdle)
+	case c.FloorEvery < 0:
+		return fmt.Errorf("relay: FloorEvery is %v: must be positive", c.FloorEvery)
 	case c.ArchiveDays < 0 || c.ArchiveDays > 3660:
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0:

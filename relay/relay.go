@@ -164,9 +164,7 @@ var errIdle = errors.New("relay: nothing to publish")
 // awake runs until ctx ends, until the relay is to sleep (errIdle), or until the outbox is not the one that was checked
 // (start.ErrOther). Nothing outlives it.
 func (e *engine) awake(ctx context.Context, first bool) error {
-	if e.cfg.FloorEvery > 0 {
-		e.Lanes.ExpectFloors()
-	}
+	e.Lanes.ExpectFloors()
 	ctx, end := context.WithCancelCause(ctx)
 	cancel := func() { end(context.Canceled) }
 	defer cancel()
@@ -188,9 +186,7 @@ func (e *engine) awake(ctx context.Context, first bool) error {
 		pumps.Go(func() { feed.Run(ctx, work) })
 	}
 	others.Go(func() { e.prober.Run(ctx, func() { end(errIdle) }) })
-	if e.cfg.FloorEvery > 0 {
-		others.Go(func() { e.floors.Run(ctx) })
-	}
+	others.Go(func() { e.floors.Run(ctx) })
 	others.Go(func() { e.reviver.Run(ctx, work) })
 	if e.cfg.ArchiveDays > 0 {
 		days := archive.Archive{DB: e.DB, Schema: e.Schema, Days: e.cfg.ArchiveDays}

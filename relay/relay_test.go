@@ -165,7 +165,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 	db := outboxDB(t)
 	for name, cfg := range map[string]relay.Config{
 		"Lease": {Lease: time.Millisecond}, "Pumps": {Pumps: 33}, "ClaimEvents": {ClaimEvents: 1},
-		"ClaimBytes": {ClaimBytes: 1},
+		"ClaimBytes": {ClaimBytes: 1}, "FloorEvery": {FloorEvery: -1},
 		"ProbeAwake": {ProbeAwake: time.Hour}, "OnFailure": {OnFailure: 7}, "schema": {Schema: "a;b"},
 	} {
 		if _, err := relay.New(db.Pool, &memory{}, cfg); err == nil || !strings.Contains(err.Error(), name) {

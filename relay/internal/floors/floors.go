@@ -39,7 +39,7 @@ import (
 // Finder makes steps toward higher floors.
 type Finder struct {
 	*start.Start
-	Every       time.Duration // at least, between two steps; negative: no floors
+	Every       time.Duration // at least, between two steps
 	Awake       time.Duration // between two looks whether a step is due
 	IdleAfter   time.Duration // without a rise, looks are as rare as steps
 	RescanEvery time.Duration // negative: never
