@@ -124,6 +124,29 @@ func TestWalk(t *testing.T) {
 	}
 }
 
+// TestWalkSpreads checks which events may be given to parts.
+func TestWalkSpreads(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		w    walk
+		left span
+		want bool
+	}{
+		"nothing is known":                   {walk{suspect: -1}, span{}, true},
+		"the first is known to fail":         {walk{suspect: 0}, span{}, false},
+		"parts had others":                   {walk{pos: 2, spreadTo: 2, suspect: -1}, span{}, true},
+		"parts had it":                       {walk{pos: 1, spreadTo: 2, suspect: -1}, span{}, false},
+		"what failed is decided":             {walk{pos: 2, bad: 2, suspect: -1}, span{}, true},
+		"a failing one is among the next":    {walk{pos: 2, bad: 3, suspect: -1}, span{}, false},
+		"an earlier process left what ended": {walk{pos: 2, suspect: -1}, span{from: 0, to: 20}, true},
+		"an earlier process left it":         {walk{pos: 2, suspect: -1}, span{from: 0, to: 21}, false},
+	} {
+		if got := c.w.spreads(c.left, func(i int) int64 { return int64(10 * i) }); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // TestWalkTurns checks what the caller is told to do next. The wait for one event does not count for another.
 func TestWalkTurns(t *testing.T) {
 	t.Parallel()

@@ -74,6 +74,18 @@ func TestDrainedLaneIsNotBulk(t *testing.T) {
 	}
 }
 
+// TestBulkIsNotFarAboveTheFloor: a lane is read in bulk up to the last id that a lagging claim reads, and not above.
+func TestBulkIsNotFarAboveTheFloor(t *testing.T) {
+	t.Parallel()
+	table, g := leased(t)
+	for last, want := range map[int64]bool{farIDs: true, farIDs + 1: false} {
+		table.home(Settled(g, &Settlement{More: true, Bulk: true, Pace: Pace{Last: last}}), nil)
+		if g = next(t, table); g.Bulk != want {
+			t.Errorf("after id %d: bulk %v", last, g.Bulk)
+		}
+	}
+}
+
 // TestBeats: a claim of a lane that is leaving or in doubt requests a heartbeat when it gives the lane back.
 func TestBeats(t *testing.T) {
 	t.Parallel()
