@@ -34,7 +34,7 @@ const (
 // Config has the addresses and the credentials. The tags are for command lines: embed it in a command's struct.
 type Config struct {
 	// Brokers are bootstrap addresses, host:port. Required.
-	Brokers []string `name:"kafka-brokers" placeholder:"HOST:PORT" shown:"(required)" help:"Bootstrap addresses, as host:port with commas between."`
+	Brokers []string `name:"kafka-brokers" placeholder:"HOST:PORT" help:"Bootstrap addresses, as host:port with commas between; relay run requires them."`
 	// TLS encrypts connections. Default: plaintext.
 	TLS bool `name:"kafka-tls" default:"false" help:"Speak TLS to the brokers."`
 	// CAFile has the PEM certificates of the authorities of the brokers' certificates. Default: the system's.
