@@ -351,6 +351,21 @@ func TestP6FloorWaitsForOpenInserts(t *testing.T) {
 			t.Errorf("%d events published, want 1", n)
 		}
 	})
+	t.Run("one after the other is prepared", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		gid := f.db.Schema
+		first := f.begin(f.db, insertOne, "prepare transaction '"+gid+"'")
+		f.must(f.FloorStep(t.Context()))
+		f.must(f.FloorStep(t.Context()))
+		f.begin(f.db, insertOne, "prepare transaction '"+gid+" 2'")
+		t.Cleanup(func() { _, _ = first.Exec(context.Background(), "rollback prepared '"+gid+" 2'") })
+		f.riseFully()
+		f.at(0, "the transaction that drew id 1 is prepared")
+		f.exec(first, "rollback prepared '"+gid+"'")
+		f.riseFully()
+		f.at(1, "the transaction that drew id 1 has ended")
+	})
 	t.Run("a subtransaction", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))

@@ -28,19 +28,21 @@ func ReadHolders(to *Holders) func(rows pgx.Rows) error {
 }
 
 // Keep drops the transactions that have ended. A prepared transaction in now, unless its id is in except, may be one of
-// them under its new name.
+// those that are gone, under its new name: it has that one's id, or one of them is not known.
 func (h Holders) Keep(now Holders, except []string) {
-	if len(h) == 0 {
-		return
+	gone := map[string]bool{} // ids; "": one that is not known
+	for name, was := range h {
+		if one, still := now[name]; still {
+			h[name] = one
+			continue
+		}
+		delete(h, name)
+		gone[was.XID] = true
 	}
 	for name, one := range now {
-		if one.Prepared && !slices.Contains(except, one.XID) {
+		maybe := gone[one.XID] || gone[""] || one.XID == "" && len(gone) > 0
+		if one.Prepared && maybe && !slices.Contains(except, one.XID) {
 			h[name] = one
-		}
-	}
-	for name := range h {
-		if _, still := now[name]; !still {
-			delete(h, name)
 		}
 	}
 }

@@ -25,4 +25,12 @@ func TestWALGuardFollowsPrepare(t *testing.T) {
 	if len(guard) > 0 {
 		t.Errorf("with no transaction to wait for, the guard waits for %v", guard)
 	}
+	guard = pg.Holders{"a": {XID: "7"}}
+	renamed, other, unknown := pg.Holder{Prepared: true, XID: "7"}, pg.Holder{Prepared: true, XID: "8"},
+		pg.Holder{Prepared: true}
+	guard.Keep(pg.Holders{"prepared a": renamed, "prepared f": other, "prepared": unknown}, nil)
+	if want := (pg.Holders{"prepared a": renamed, "prepared": unknown}); !maps.Equal(guard, want) {
+		t.Errorf("one transaction of another id is prepared, and one of an unknown id: the guard waits for %v, want %v",
+			guard, want)
+	}
 }
