@@ -11,8 +11,11 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// ProbeSettings are sent before a probe.
-const ProbeSettings = sql.ProbeSettings
+// The settings that are sent before a probe, and before Waits.
+const (
+	ProbeSettings = sql.ProbeSettings
+	WaitsSettings = sql.WaitsSettings
+)
 
 // Queries returns the statements by their constants' names, with a lower-case first letter. It leaves out those that
 // need a day of the archive, a publication or an operator's query.

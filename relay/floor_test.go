@@ -229,9 +229,12 @@ func (f *floors) planned(query string) (tx pgx.Tx, end func()) {
 	f.t.Helper()
 	tx, err := f.db.Pool.Begin(f.t.Context())
 	f.must(err)
-	if query == "probe" {
+	switch query {
+	case "probe":
 		_, err = tx.Exec(f.t.Context(), relay.ProbeSettings)
-	} else {
+	case "waits":
+		_, err = tx.Exec(f.t.Context(), relay.WaitsSettings)
+	default:
 		_, err = tx.Exec(f.t.Context(), relay.Expanded(f.t, "settings"), "on", "60000", "20000")
 	}
 	f.must(err)
@@ -261,13 +264,17 @@ func (f *floors) read(tx pgx.Tx, args ...any) int {
 	for i, arg := range args {
 		values[i] = f.literal(arg)
 	}
+	planned := "planned"
+	if len(args) > 0 {
+		planned += "(" + strings.Join(values, ", ") + ")"
+	}
 	least := math.MaxInt
 	for range 3 {
 		var text []byte
 		inner, err := tx.Begin(f.t.Context())
 		f.must(err)
-		f.must(inner.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute planned ("+
-			strings.Join(values, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text))
+		f.must(inner.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute "+planned,
+			pgx.QueryExecModeSimpleProtocol).Scan(&text))
 		f.must(inner.Rollback(f.t.Context()))
 		f.must(json.Unmarshal(text, &plan))
 		least = min(least, plan[0].Plan.Hit+plan[0].Plan.Read)

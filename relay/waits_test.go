@@ -75,6 +75,22 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// TestWaitsPlannedOverNothing: a supervisor's connection plans Waits once, over an outbox that vacuum has recorded as
+// empty. The plan must not read the whole table for each lane once a backlog has come and gone.
+func TestWaitsPlannedOverNothing(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `vacuum outbox_event`)
+	tx, end := f.planned("waits")
+	defer end()
+	f.read(tx)
+	fill(t, f.db, 20_000, 200)
+	f.db.Exec(t, `delete from outbox_event`)
+	if n := f.read(tx); n > 1000 {
+		t.Errorf("a look at an empty outbox reads %d pages", n)
+	}
+}
+
 // TestWaitsNotForLong: a query that Postgres takes long for is ended, and counts as waiting: a relay's own statements
 // begin above the dead rows that make it slow.
 func TestWaitsNotForLong(t *testing.T) {

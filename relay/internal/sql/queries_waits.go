@@ -19,7 +19,9 @@ select case when n.is_called then n.last_value else 0 end from {schema}outbox_ev
 	// Without waiting for locks: the caller has other outboxes to ask. The plan is pinned as the probe's.
 	WaitsSettings = `-- relay: waits settings
 select set_config('lock_timeout', '200ms', true), set_config('statement_timeout', '2s', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true)`
+	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('row_security', 'off', true),
+	set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off',
+	true)`
 
 	// By lane, and with an order and a limit, for the reasons of the probe.
 	Waits = `-- relay: waits
