@@ -1,6 +1,7 @@
 package pgtx
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -23,20 +24,30 @@ func look(query string) (e effects) {
 	} else {
 		split(query, func(one string) { e = e.and(lookOne(one)) })
 	}
-	if text := strings.ToLower(query); strings.Contains(text, "set_config") {
-		e.sets = true
-	} else if strings.Contains(text, "pg_advisory_lock") || strings.Contains(text, "pg_try_advisory_lock") {
+	text := strings.ToLower(query)
+	if n := strings.Count(text, "set_config"); n > 0 {
+		// Only a literal tells that the setting ends with the transaction.
+		e = e.and(effects{sets: true, lasts: len(localConfig.FindAllString(text, n)) < n})
+	}
+	if strings.Contains(text, "pg_advisory_lock") || strings.Contains(text, "pg_try_advisory_lock") {
 		e.sets, e.lasts = true, true
 	}
 	return e
 }
+
+var (
+	localConfig = regexp.MustCompile(`\btrue\s*\)`)
+	temporary   = regexp.MustCompile(`\b(create(\s+or\s+replace)?|into)(\s+(local|global))?\s+temp(orary)?\s+[\w"]` +
+		`|\bpg_temp\.`)
+	setsInBlock = regexp.MustCompile(`(;|\b(begin|then|else|loop))\s*(set|reset|discard|execute)\b`)
+)
 
 func (e effects) and(f effects) effects {
 	return effects{e.ends || f.ends, e.sets || f.sets, e.lasts || f.lasts}
 }
 
 func lookOne(statement string) (e effects) {
-	words := firstWords(statement)
+	words, text := firstWords(statement), strings.ToLower(statement)
 	second := ""
 	if len(words) > 1 {
 		second = words[1]
@@ -53,15 +64,19 @@ func lookOne(statement string) (e effects) {
 		e.ends = second == "transaction"
 		e.sets, e.lasts = !e.ends, !e.ends // a name that another event may use, too
 	case "declare":
-		e.sets, e.lasts = true, slices.Contains(strings.Fields(strings.ToLower(statement)), "hold")
+		e.sets, e.lasts = true, slices.Contains(strings.Fields(text), "hold")
 	case "set":
 		e.sets, e.lasts = true, second != "local" && second != "transaction" && second != "constraints"
-	case "reset", "discard", "listen", "unlisten", "load":
+	case "begin", "start": // a warning, and what it names is set all the same
+		e.sets = second != ""
+	case "do":
+		e.sets = setsInBlock.MatchString(text)
+		e.lasts = e.sets
+	case "reset", "discard", "deallocate", "listen", "unlisten", "load":
 		e.sets, e.lasts = true, true
-	case "create":
-		if temporary := second == "temp" || second == "temporary"; temporary {
-			e.sets, e.lasts = true, !strings.Contains(strings.ToLower(statement), "on commit drop")
-		}
+	}
+	if strings.Contains(text, "temp") && temporary.MatchString(text) {
+		e = e.and(effects{sets: true, lasts: !strings.Contains(text, "on commit drop")})
 	}
 	return e
 }

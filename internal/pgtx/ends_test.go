@@ -37,12 +37,27 @@ func TestLook(t *testing.T) {
 		"select set_config('app.tenant', $1, true)": tx, "select 1; set local work_mem = '1MB'": tx,
 		"set constraints all deferred": tx, "create temp table x (a int) on commit drop": tx,
 
+		"start transaction read only": tx, "begin isolation level read committed": tx,
+		"select set_config('a', coalesce($1, ''), TRUE ), set_config('b', $2, is_local => true)": tx,
+
+		"select set_config('app.tenant', $1, false)": session, "select set_config('app.tenant', $1, $2)": session,
+		"select set_config('a', $1, true), set_config('b', $2, false)":   session,
+		"with a as (select set_config('a', 'b', false)) select * from a": session,
+		"create local temp table x (a int)":                              session,
+		"create or replace temp view x as select 1":                      session,
+		"create table pg_temp.x (a int)":                                 session, "select 1 as a into temp x": session,
+		"explain analyze create temp table x as select 1": session, "deallocate all": session,
+		"do $$ begin set local role tenant; end $$":           session,
+		"do $$ begin if a then\n\treset role; end if; end $$": session,
+
 		"set role tenant": session, "set session work_mem = '1MB'": session, "reset all": session, "listen a": session,
 		"discard all": session, "create temporary table x (a int)": session,
 		"select pg_advisory_lock(1)": session, "select pg_try_advisory_lock_shared(1)": session,
 
-		"update t set a = 1": {}, "select pg_advisory_xact_lock(1)": {}, "insert into settings values (1)": {},
-		"create table x (a int)": {}, "select 'set role x'": {},
+		"begin": {}, "do $$ begin update t set a = 1; end $$": {}, "insert into temp (a) values (1)": {},
+		"select temp from temp": {}, "update t set a = 1": {}, "select pg_advisory_xact_lock(1)": {},
+		"insert into settings values (1)": {},
+		"create table x (a int)":          {}, "select 'set role x'": {},
 	} {
 		if got := look(query); got != want {
 			t.Errorf("%q: %+v, want %+v", query, got, want)
