@@ -17,9 +17,9 @@ import (
 // database knows it, the partition begins where that is: Kafka may have deleted the group's offset. A partition that is
 // added to a topic that the group knows begins with its oldest record.
 //
-// The zero value is StartEarliest, and refuses to begin a topic that another consumer of the same program
-// ([inbox.Config].Program) read before this one first started: the name may be a typo, and under a new one every event
-// is applied again.
+// The zero value is StartEarliest, and refuses to begin a topic of which another consumer of the same program
+// ([inbox.Config].Program), that began it before this one first started, has decided events: the name may be a typo,
+// and under a new one each is applied again.
 type Start int
 
 const (

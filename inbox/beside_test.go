@@ -43,6 +43,15 @@ func TestBeside(t *testing.T) {
 			t.Errorf("%+v: beside %q", c, got)
 		}
 	}
+	w.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset)
+		values ('ledger', 'parcels', 0, 7, 7, 7)`)
+	if got := beside("other", "acme", "parcels"); got != "" {
+		t.Errorf("beside one that has decided nothing: %q", got)
+	}
+	w.Exec(t, "update inbox_progress set to_offset = 9 where topic = 'parcels'")
+	if got := beside("other", "acme", "parcels"); got != "ledger" {
+		t.Errorf("beside one whose first events run: %q", got)
+	}
 	w.Exec(t, `update inbox_consumer set retired_at = now() where consumer_name = 'ledger'`)
 	if got := beside("third", "acme", "payments"); got != "known" {
 		t.Errorf("beside a retired one: %q", got)

@@ -96,8 +96,8 @@ type Progress struct {
 	// Next is the offset up to which all events are decided. It may lag by some seconds. It is -1 if nothing of the
 	// partition is known.
 	Next int64
-	// Beside is another consumer that the same program runs, or has run, and that read the topic before this one first
-	// started, if this one has read nothing of it. Empty: there is none.
+	// Beside is another consumer that the same program runs, or has run, that began the topic before this one first
+	// started, and that has decided events of it, if this one has read nothing of it. Empty: there is none.
 	Beside string
 	// Beginning is where the consumer began the partition. If nothing of the partition is known, it has what other
 	// partitions of the topic tell: a Log and the number of Partitions.

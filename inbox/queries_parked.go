@@ -83,14 +83,15 @@ select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, 
 	began_offset is not null, accounted
 from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
-// What other partitions of a topic tell of it; without any, which other consumer of the program read it before this one
-// was there: those of a first deployment are new together.
+// What other partitions of a topic tell of it; without any, which other consumer of the program has read of it. One that
+// has decided nothing leaves nothing to apply again, and those of a first deployment are new together.
 const sqlSeen = `-- inbox: see a topic
 select coalesce(min(seen_partitions) filter (where seen_partitions > 0), 0), max(topic_id::text),
 	case when count(*) > 0 then '' else coalesce((select min(o.consumer_name) from {schema}inbox_consumer o
 		where o.consumer_name <> $1::text and o.retired_at is null and o.programs ? $3::text
 			and exists (select from {schema}inbox_progress p where p.consumer_name = o.consumer_name
-				and p.topic = $2::text and coalesce(p.began_at < (select c.started_at from {schema}inbox_consumer c
+				and p.topic = $2::text and greatest(p.from_offset, p.to_offset) > coalesce(p.began_offset, -1)
+				and coalesce(p.began_at < (select c.started_at from {schema}inbox_consumer c
 					where c.consumer_name = $1::text), true))), '') end
 from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text`
 

@@ -201,7 +201,8 @@ select consumer_name, floor::timestamptz at time zone 'utc', window_days, starte
 	coalesce((select min(o.consumer_name) from {schema}inbox_consumer o where o.consumer_name <> c.consumer_name
 		and o.retired_at is null and o.programs ?| array(select jsonb_object_keys(c.programs))
 		and exists (select from {schema}inbox_progress p where p.consumer_name = o.consumer_name
-			and coalesce(p.began_at < c.started_at, true))
+			and coalesce(p.began_at < c.started_at, true)
+			and greatest(p.from_offset, p.to_offset) > coalesce(p.began_offset, -1))
 		and not exists (select from {schema}inbox_progress p where p.consumer_name = c.consumer_name)), '')
 from {schema}inbox_consumer c left join lateral (select count(*) as n, s.value ->> 'host' as host
 	from jsonb_array_elements(c.starts) s where (s.value ->> 'at')::timestamptz > clock_timestamp() - interval '5 min'
