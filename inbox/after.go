@@ -54,7 +54,7 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 			b.doom = f.err
 		}
 		return nil
-	case lost:
+	case lost, commitUnknown:
 		if b.losses++; b.losses > 1 && b.in.answers(ctx, f) {
 			return b.failed(ctx, f)
 		}
@@ -133,7 +133,8 @@ func (in *Inbox) servesOthers(ctx context.Context, err error) bool {
 	return pgerr.Answered(err) && in.serves(ctx)
 }
 
-// answers reports whether the database answers right after a session, or a statement, failed in an effect. If it does,
+// answers reports whether the database answers right after a session, or a statement, failed in an effect or at its
+// COMMIT, as a deferred trigger may have it each time; a COMMIT that has happened is found by its ids. If it does,
 // answers makes f a failure of that effect. Callers ask from the second time on, since a server or a pooler may have
 // restarted once.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
@@ -141,8 +142,8 @@ func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 		return false
 	}
 	// The new error drops the class that the effect gave.
-	f.kind, f.err = failed, errors.New("the effect lost its session, or a statement of it, again, while the database "+
-		"answers others: "+f.err.Error())
+	f.kind, f.err = failed, errors.New("the effect, or its COMMIT, lost its session or a statement again, while the "+
+		"database answers others: "+f.err.Error())
 	return true
 }
 

@@ -192,7 +192,8 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 		// A deferred trigger may raise any code. Should it be committed all the same, the next run finds its ids.
 		return &failure{kind: lost, index: -1, err: err}
 	case pgerr.CommitUnknown(err):
-		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
+		err = fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)
+		return &failure{kind: commitUnknown, index: -1, err: err}
 	case pgerr.Retry(err):
 		return &failure{kind: contended, err: err}
 	}

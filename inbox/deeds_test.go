@@ -266,3 +266,41 @@ func TestP9_4_OutageOfOneStatement(t *testing.T) {
 		})
 	}
 }
+
+// A session ends at the COMMIT of one event, for ever, while the database answers others: the event is parked, and
+// those of other keys are applied.
+func TestP9_4_SessionEndsAtCommit(t *testing.T) {
+	t.Parallel()
+	w, events := newWorld(t), keyed("a", "b", "c", "d")
+	w.Exec(t, `create table ending (id uuid);
+		create function ending() returns trigger language plpgsql as $$ begin
+			perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(60); return null; end $$;
+		create constraint trigger ending after insert on ending deferrable initially deferred for each row
+			execute function ending()`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := 0
+	in := w.inbox(inbox.Config{MaxAttempts: 2, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
+		if r.Reason == "commit unknown" {
+			ends++
+		}
+		if ends > 6 {
+			cancel() // it would go on for ever
+		}
+	}}})
+	out, err := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[2].ID {
+			if _, err := tx.Exec(ctx, "insert into ending values ($1)", e.ID.String()); err != nil {
+				return err
+			}
+		}
+		return write(ctx, tx, e)
+	}).Handle(ctx, events)
+	if err != nil {
+		t.Error(err)
+	}
+	want := repeat(inbox.Applied, 4)
+	want[2] = inbox.Parked
+	same(t, "outcomes", out, want)
+	same(t, "effects", w.effects(), ids(append(events[:2:2], events[3])))
+}

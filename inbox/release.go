@@ -190,7 +190,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	f = t.settle(ctx)
 	if f != nil {
 		switch {
-		case f.kind == lost && h.waits.lost(r, h.cfg.Backoff) > h.cfg.MaxAttempts:
+		case (f.kind == lost || f.kind == commitUnknown) && h.waits.lost(r, h.cfg.Backoff) > h.cfg.MaxAttempts:
 			in.answers(ctx, f)
 		case f.kind == contended && h.waits.lost(r, h.cfg.Backoff) > chanceConflicts:
 			f.kind, f.err = failed, losing(f.err)
@@ -199,7 +199,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	end := releaseEnd(f, func() bool { return h.waitedOut(r) })
 	if end == releaseLater {
 		// This process survived the run: take the count back.
-		waits := f.kind == failed || f.kind == lost || f.kind == contended
+		waits := f.kind == failed || f.kind == lost || f.kind == commitUnknown || f.kind == contended
 		if h.uncountRelease(ctx, head, waits) && waits {
 			h.waits.noted(r)
 		}
