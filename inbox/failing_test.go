@@ -882,3 +882,23 @@ func TestCallbacksThatPanic(t *testing.T) {
 		t.Errorf("no stack in the log, or the value:\n%s", log)
 	}
 }
+
+// A table gets a column while sessions have statements of it: no event is to blame.
+func TestP9_3_ColumnIsAdded(t *testing.T) {
+	t.Parallel()
+	w, r := newWorld(t), &retries{}
+	h := w.halting(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(func(ctx context.Context, tx pgx.Tx,
+		e event.Event,
+	) error {
+		_, err := tx.Exec(ctx, "insert into effect (id) values ($1) returning *", e.ID.String())
+		return err
+	})
+	events := some(6)
+	same(t, "before", handle(t, h, events[:3]), repeat(inbox.Applied, 3))
+	w.Exec(t, "alter table effect add column more int")
+	same(t, "after", handle(t, h, events[3:]), repeat(inbox.Applied, 3))
+	same(t, "effects", w.effects(), ids(events))
+	if r.count("conflict") != 1 {
+		t.Errorf("retries %v", r.list)
+	}
+}

@@ -61,13 +61,15 @@ func Is(err error, code string) bool { return Code(err) == code }
 func Absent(err error) bool { return Is(err, UndefinedTable) || Is(err, "3F000") }
 
 // Retry reports whether the whole transaction must simply run again: it lost against another one (serialization
-// failure, deadlock) or waited longer than lock_timeout for it. Nothing of it was kept.
+// failure, deadlock), waited longer than lock_timeout for it, or sent a statement that was prepared before a table
+// changed, which pgx prepares anew. Nothing of it was kept.
 func Retry(err error) bool {
 	switch Code(err) {
 	case SerializationFailure, DeadlockDetected, LockNotAvailable:
 		return true
 	}
-	return false
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Routine == "RevalidateCachedQuery" // the code is that of any unsupported feature
 }
 
 // Away reports whether the database cannot be reached or cannot serve anybody now: wait and try again. It says nothing
