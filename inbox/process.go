@@ -95,8 +95,8 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 
 // insertTx records the id under a savepoint. It returns the id's table and the savepoint; nil: the id is not new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (where route, savepoint pgx.Tx, err error) {
-	// The caller's timeouts apply.
-	s, err := stateOf(tx.QueryRow(ctx, in.q(sql.State), "", "", in.consumer, "", nil))
+	// The caller's timeouts apply. On the connection: an effect that calls ProcessTx changes no settings by that.
+	s, err := stateOf(tx.Conn().QueryRow(ctx, in.q(sql.State), "", "", in.consumer, "", nil))
 	if err == nil && s.Floor >= 0 {
 		err = in.registeredAs(dedupNamed(s.Dedup))
 	}

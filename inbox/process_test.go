@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -106,5 +107,40 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	if in, err := inbox.New(w.Pool, "ledger", inbox.Config{}); err != nil || in.Consumer() != "ledger" {
 		t.Error(in, err)
+	}
+}
+
+// TestProcessTxInAnEffect: the effects of a batch share its transaction, until one sets something within ProcessTx.
+func TestProcessTxInAnEffect(t *testing.T) {
+	t.Parallel()
+	w, transactions := newWorld(t), 0
+	lines := newInbox(t, w.Pool, "lines", small(inbox.Config{}))
+	set := uuid.Nil
+	h := w.inbox(inbox.Config{Observer: inbox.Observer{Handled: func(inbox.HandledInfo) { transactions++ }}}).Each(
+		func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			var tenant string
+			err := tx.QueryRow(ctx, "select coalesce(current_setting('app.tenant', true), '')").Scan(&tenant)
+			if err != nil || tenant != "" {
+				return fmt.Errorf("tenant %q: %w", tenant, err)
+			}
+			_, err = lines.ProcessTx(ctx, tx, e, func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if e.ID == set {
+					if _, err := tx.Exec(ctx, "set local app.tenant = 'a'"); err != nil {
+						return err
+					}
+				}
+				return write(ctx, tx, e)
+			})
+			return err
+		})
+	same(t, "outcomes", handle(t, h, some(9)), repeat(inbox.Applied, 9))
+	if transactions != 1 {
+		t.Errorf("%d transactions", transactions)
+	}
+	events := some(9)
+	set = events[4].ID
+	same(t, "with a setting", handle(t, h, events), repeat(inbox.Applied, 9))
+	if transactions != 10 {
+		t.Errorf("%d transactions", transactions)
 	}
 }

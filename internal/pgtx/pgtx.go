@@ -36,6 +36,9 @@ var _ pgx.Tx = (*Tx)(nil)
 func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
 	t := &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
 	t.guarded = guarded{conn, t}
+	if inner != nil { // of an effect's transaction, which is to know what is done
+		t.on = inner
+	}
 	return t
 }
 
