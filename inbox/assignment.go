@@ -100,8 +100,8 @@ func (a *assignment) width() int {
 }
 
 // narrow halves the limit after a transaction of so many events lost a conflict, or was too long for EffectTimeout. A
-// conflict may cost a deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing. Parts
-// that were larger than the limit have lost together, to which one answer is enough.
+// conflict may cost a deadlock_timeout, so larger transactions are tried more and more rarely if they keep losing.
+// Parts above the limit lost together with the one that set it, and one answer is enough.
 func (a *assignment) narrow(events int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

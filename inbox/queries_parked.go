@@ -83,7 +83,7 @@ select from_offset, to_offset, attempts, topic_id::text, coalesce(began_offset, 
 	began_offset is not null, accounted
 from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
-// What other partitions of a topic tell of it; without any, which other consumer of the program has read of it. One that
+// What other partitions of a topic tell of it; without any, which other consumer of the program has read it. One that
 // has decided nothing leaves nothing to apply again, and those of a first deployment are new together.
 const sqlSeen = `-- inbox: see a topic
 select coalesce(min(seen_partitions) filter (where seen_partitions > 0), 0), max(topic_id::text),
