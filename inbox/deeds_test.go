@@ -267,16 +267,22 @@ func TestP9_4_OutageOfOneStatement(t *testing.T) {
 	}
 }
 
-// A session ends at the COMMIT of one event, for ever, while the database answers others: the event is parked, and
-// those of other keys are applied.
-func TestP9_4_SessionEndsAtCommit(t *testing.T) {
-	t.Parallel()
-	w, events := newWorld(t), keyed("a", "b", "c", "d")
+// endsAtCommit makes a table whose rows end the session that commits them.
+func (w *world) endsAtCommit(t *testing.T) {
+	t.Helper()
 	w.Exec(t, `create table ending (id uuid);
 		create function ending() returns trigger language plpgsql as $$ begin
 			perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(60); return null; end $$;
 		create constraint trigger ending after insert on ending deferrable initially deferred for each row
 			execute function ending()`)
+}
+
+// A session ends at the COMMIT of one event, for ever, while the database answers others: the event is parked, and
+// those of other keys are applied.
+func TestP9_4_SessionEndsAtCommit(t *testing.T) {
+	t.Parallel()
+	w, events := newWorld(t), keyed("a", "b", "c", "d")
+	w.endsAtCommit(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ends := 0

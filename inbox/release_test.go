@@ -211,6 +211,31 @@ func TestP9_6_ReleaseFailsAgain(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
+// TestP9_6_ReleaseEndsItsSession: the session of a released event ends at each of its COMMITs, while the database answers
+// others: it is parked again.
+func TestP9_6_ReleaseEndsItsSession(t *testing.T) {
+	t.Parallel()
+	w, e := newWorld(t), keyed("a")
+	w.endsAtCommit(t)
+	first, told := true, make(chan inbox.ReleasedInfo, 1)
+	in := w.inbox(quick(inbox.Config{
+		MaxAttempts: 2, Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r }},
+	}))
+	handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if first {
+			first = false
+			return outcome.Terminal("x", errBad)
+		}
+		_, err := tx.Exec(ctx, "insert into ending values ($1)", e.ID.String())
+		return err
+	}), e)
+	w.releaseKey("a", 1)
+	runs(t, in)
+	if r := <-told; r.Outcome != inbox.Parked || !strings.Contains(r.Err.Error(), "database answers others") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestP9_6_ReleaseAlone: an event that is parked alone can be released by itself, one in its key's list cannot.
 func TestP9_6_ReleaseAlone(t *testing.T) {
 	t.Parallel()
