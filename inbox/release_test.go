@@ -211,8 +211,8 @@ func TestP9_6_ReleaseFailsAgain(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_6_ReleaseEndsItsSession: the session of a released event ends at each of its COMMITs, while the database answers
-// others: it is parked again.
+// TestP9_6_ReleaseEndsItsSession: the session of a released event ends at each of its COMMITs, while the database
+// answers others: it is parked again.
 func TestP9_6_ReleaseEndsItsSession(t *testing.T) {
 	t.Parallel()
 	w, e := newWorld(t), keyed("a")
