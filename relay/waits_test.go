@@ -76,7 +76,7 @@ func TestWaits(t *testing.T) {
 }
 
 // TestWaitsPlannedOverNothing: a supervisor's connection plans Waits once, over an outbox that vacuum has recorded as
-// empty. The plan must not read the whole table for each lane once a backlog has come and gone.
+// empty. The plan must not read the whole table once there is a backlog.
 func TestWaitsPlannedOverNothing(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -85,9 +85,8 @@ func TestWaitsPlannedOverNothing(t *testing.T) {
 	defer end()
 	f.read(tx)
 	fill(t, f.db, 20_000, 200)
-	f.db.Exec(t, `delete from outbox_event`)
-	if n := f.read(tx); n > 1000 {
-		t.Errorf("a look at an empty outbox reads %d pages", n)
+	if n := f.read(tx); n > 100 {
+		t.Errorf("a look at a backlog reads %d pages", n)
 	}
 }
 
