@@ -60,6 +60,14 @@ func LowestFloor(r *Relay) int64 {
 	return slices.Min(floors)
 }
 
+// SureFloor returns the highest floor that holds whatever the excepted transactions do.
+func SureFloor(r *Relay) (highest int64) {
+	for _, l := range inside(r.now.Load().Lanes).owned {
+		highest = max(highest, l.floor)
+	}
+	return highest
+}
+
 // SetBulkFrom sets the number of events in a claim from which a lane is read in bulk.
 func SetBulkFrom(r *Relay, events int) {
 	r.limits.bulkFrom = events

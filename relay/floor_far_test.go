@@ -99,6 +99,31 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 			t.Errorf("%d events published, want 110", n)
 		}
 	})
+	t.Run("others open before it commits", func(t *testing.T) {
+		t.Parallel()
+		f := drivenExcepting(t)
+		slow := f.begin(f.db, insertOne)
+		for n := range 4 {
+			fill(t, f.db, 100, 10)
+			f.drain()
+			f.riseFully()
+			// It falls to here when the transaction commits.
+			if fall := relay.SureFloor(f.Relay()); fall != max(0, int64(n)*201-100) {
+				t.Errorf("the highest floor without exceptions is %d after %d commits", fall, n)
+			}
+			next := f.begin(f.db, insertOne)
+			fill(t, f.db, 100, 10)
+			f.drain()
+			f.riseFully()
+			f.exec(slow, "commit")
+			f.must(f.FloorStep(t.Context()))
+			f.drain()
+			slow = next
+		}
+		if n := f.to.count(); n != 804 {
+			t.Errorf("%d events published, want 804", n)
+		}
+	})
 	t.Run("it is prepared, then commits", func(t *testing.T) {
 		t.Parallel()
 		f := drivenExcepting(t)

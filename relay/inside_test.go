@@ -25,6 +25,7 @@ type laneTable struct {
 	ids              string
 	decided, reached int64
 	except           []string
+	since            map[string]int64
 	expected         bool
 	limit, far       int64
 	falls            int

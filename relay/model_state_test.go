@@ -148,8 +148,9 @@ type modelRelay struct {
 	// The id up to which all are decided, as the pumps know it; reached: but for the transactions of except.
 	known                  uint8
 	reached, except, limit uint8
-	closed                 uint8 // places
-	paused                 uint8 // topics
+	since                  [modelEvents]uint8 // of each of except: reached when it was excepted
+	closed                 uint8              // places
+	paused                 uint8              // topics
 	claim                  modelClaim
 	floor                  struct {
 		ids, reached, hi, waits, except uint8 // waits: events whose transactions are waited for

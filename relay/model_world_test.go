@@ -184,6 +184,14 @@ func xidsOf(evs uint8) (xids []string) {
 	return xids
 }
 
+func sinceOf(r *modelRelay) map[string]int64 {
+	since := map[string]int64{}
+	for _, xid := range xidsOf(r.except) {
+		since[xid] = int64(r.since[xid[0]-'0'])
+	}
+	return since
+}
+
 func xidBits(xids []string) (evs uint8) {
 	for _, xid := range xids {
 		evs |= 1 << (xid[0] - '0')
@@ -336,7 +344,8 @@ func (m *modelRun) load(i int) *engine {
 		Owner: ownerID(from.owner), Lanes: (&laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch),
 			ids: numbering(from.ids), decided: int64(from.known), reached: int64(from.reached),
-			except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit), far: cmp.Or(w.far, 1<<18),
+			except: xidsOf(from.except), since: sinceOf(from), expected: w.far > 0, limit: int64(from.limit),
+			far: cmp.Or(w.far, 1<<18),
 		}).table(),
 		Health: delivery.NewHealth(-1, time.Now(), newPauses),
 	}, cfg: cfg}
@@ -396,6 +405,10 @@ func (m *modelRun) store(i int, r *engine) {
 	to.epoch = numberOfEpoch(inside(r.Lanes).epoch)
 	to.ids, to.known, to.closed, to.paused = numberOf(inside(r.Lanes).ids), uint8(inside(r.Lanes).decided), 0, 0
 	to.reached, to.except, to.limit = uint8(inside(r.Lanes).reached), xidBits(inside(r.Lanes).except), 0
+	to.since = [modelEvents]uint8{}
+	for xid, at := range inside(r.Lanes).since {
+		to.since[xid[0]-'0'] = uint8(at)
+	}
 	if w := m.world; w.far > 0 {
 		to.limit = uint8(min(inside(r.Lanes).limit, math.MaxUint8))
 	}

@@ -557,6 +557,9 @@ func TestExceptedEnded(t *testing.T) {
 		"in an old numbering":    {"m", nil, true, 100, 200, 100, 250},
 	} {
 		table, l := floored(t)
+		if len(c.left) > 0 {
+			table.since["18"] = 100
+		}
 		_, _, _, falls := table.NextSlice(300, 100)
 		table.RaiseFloors("n", falls, map[int16]int64{1: 200}, nil)
 		if l.floor != 100 || l.reach != 200 {
@@ -571,6 +574,46 @@ func TestExceptedEnded(t *testing.T) {
 		if fell := g.Falls > falls; fell != (c.committed && c.ids == "n") {
 			t.Errorf("%s: floors fell: %v", name, fell)
 		}
+	}
+}
+
+// TestExceptionsThatOverlap: some transaction is always excepted. Floors follow to where the oldest of those that are
+// left was excepted, so that the next COMMIT has them fall no further.
+func TestExceptionsThatOverlap(t *testing.T) {
+	t.Parallel()
+	table, l := floored(t)
+	raise := func(to int64) {
+		_, _, _, falls := table.NextSlice(to, 1000)
+		table.RaiseFloors("n", falls, map[int16]int64{1: to}, nil)
+	}
+	raise(300)
+	table.Decided("n", 500, []string{"17", "18"})
+	raise(500)
+	if l.floor != 100 || l.reach != 500 {
+		t.Errorf("while 17 is excepted: floor %d, reach %d", l.floor, l.reach)
+	}
+	table.ExceptedEnded("n", []string{"18"}, true)
+	if l.floor != 100 || l.reach != 100 {
+		t.Errorf("17 has committed: floor %d, reach %d", l.floor, l.reach)
+	}
+	raise(500)
+	table.Decided("n", 700, []string{"18", "19"})
+	raise(700)
+	if l.floor != 300 || l.reach != 700 {
+		t.Errorf("18 is excepted since 300: floor %d, reach %d", l.floor, l.reach)
+	}
+	table.ExceptedEnded("n", []string{"19"}, false)
+	if l.floor != 500 || l.reach != 700 {
+		t.Errorf("18 has rolled back, 19 is excepted since 500: floor %d, reach %d", l.floor, l.reach)
+	}
+	table.ExceptedEnded("n", nil, false)
+	if l.floor != 700 {
+		t.Errorf("none is excepted: floor %d", l.floor)
+	}
+	table.Decided("n", 900, []string{"20"})
+	table.ResetFloors("m")
+	if table.Decided("m", 950, []string{"20"}); table.decided != 0 {
+		t.Errorf("another server's transaction has the id of one: decided up to %d", table.decided)
 	}
 }
 

@@ -39,7 +39,7 @@ func (t *Table) ResetFloors(ids string) {
 
 func (t *Table) resetFloors(ids string) {
 	t.falls++
-	t.ids, t.decided, t.reached, t.except, t.limit = ids, 0, 0, nil, 0
+	t.ids, t.decided, t.reached, t.except, t.since, t.limit = ids, 0, 0, nil, nil, 0
 	if t.expected {
 		t.limit = math.MaxInt64 // it is not known yet how far they rise
 	}
@@ -55,34 +55,43 @@ func (t *Table) Decided(ids string, highest int64, except []string) {
 	if t.ids != ids {
 		return
 	}
-	t.reached, t.except, t.limit = highest, except, highest
-	if len(except) == 0 {
-		t.decided = highest
+	before := t.reached
+	t.reached, t.limit = highest, highest
+	t.setExcept(except, before)
+}
+
+// setExcept sets the excepted transactions. Those that are new have drawn ids above reached only: they did not hold the
+// table's lock when that was decided.
+func (t *Table) setExcept(except []string, reached int64) {
+	since := make(map[string]int64, len(except))
+	t.decided = t.reached
+	for _, xid := range except {
+		since[xid] = reached
+		if at, known := t.since[xid]; known {
+			since[xid] = at
+		}
+		t.decided = min(t.decided, since[xid])
 	}
+	t.except, t.since = except, since
 }
 
 // ExceptedEnded records that excepted transactions have ended, all but left. If one may have committed, its rows may be
-// anywhere below the lanes' reaches.
+// anywhere above the lanes' floors.
 func (t *Table) ExceptedEnded(ids string, left []string, committed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ids != ids {
 		return
 	}
-	t.except = left
-	if len(left) == 0 {
-		t.decided = t.reached
-	}
+	t.setExcept(left, t.reached)
 	if committed {
 		t.falls++
 	}
 	for _, l := range t.owned {
-		switch {
-		case committed:
+		if committed {
 			l.reach = l.floor
-		case len(left) == 0:
-			l.floor = l.reach
 		}
+		l.floor = max(l.floor, min(l.reach, t.decided))
 	}
 }
 
@@ -182,9 +191,7 @@ func (t *Table) RaiseFloors(ids string, falls int, to, found map[int16]int64) (r
 		}
 		was := t.lagging(l)
 		l.reach = max(l.reach, floor)
-		if len(t.except) == 0 {
-			l.floor = l.reach
-		}
+		l.floor = max(l.floor, min(l.reach, t.decided))
 		if was && found[i] > 0 {
 			l.ready, ready = true, true
 		}

@@ -85,10 +85,11 @@ type Table struct {
 	// decided: every id up to it is decided, in that numbering; reached: but for the transactions of except.
 	decided, reached int64
 	except           []string
-	expected         bool  // floors will be found
-	limit            int64 // floors rise up to it, if no row is below; 0: not known
-	far              int64 // farIDs
-	falls            int   // how often floors fell
+	since            map[string]int64 // of each of except: reached when it was excepted; it has drawn no id up to that
+	expected         bool             // floors will be found
+	limit            int64            // floors rise up to it, if no row is below; 0: not known
+	far              int64            // farIDs
+	falls            int              // how often floors fell
 }
 
 // New makes a table without lanes. Leased lanes have this feed at first.
