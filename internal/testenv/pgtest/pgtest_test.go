@@ -68,6 +68,22 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
+// TestServerStartsBesideOrphans: a backend of a killed postmaster that does not end keeps its memory, and with it the
+// next server from starting.
+func TestServerStartsBesideOrphans(t *testing.T) {
+	t.Parallel()
+	s := NewServer(t)
+	db := s.Database(t)
+	backend := One[string](t, db, "select pg_backend_pid()::text")
+	if err := exec.Command("kill", "-STOP", backend).Run(); err != nil {
+		t.Skip(err)
+	}
+	s.Kill()
+	db.Pool.Reset()
+	s.Start(t)
+	AwaitSQL(t, db, "select true")
+}
+
 func TestMigratedSchema(t *testing.T) {
 	t.Parallel()
 	db := New(t, migrations.Outbox)

@@ -59,8 +59,7 @@ func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	Await(t, "start of the server", func() (bool, error) {
 		err := s.start()
-		// The backends of a killed postmaster take a moment to notice.
-		if err != nil && strings.Contains(err.Error(), "pre-existing shared memory block") {
+		if err != nil && strings.Contains(err.Error(), stillInUse) {
 			return false, nil
 		}
 		return err == nil, err
@@ -73,6 +72,23 @@ func (s *Server) TryStart() error {
 		s.process, s.paused = nil, 0
 	}
 	return s.start()
+}
+
+// stillInUse is what a server says that does not start beside the backends of a killed postmaster.
+const stillInUse = "pre-existing shared memory block"
+
+// killOrphans ends those backends, as an init system would. One that waits for a lock of another that has gone never
+// ends by itself.
+func (s *Server) killOrphans() {
+	folders, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, folder := range folders {
+		if at, err := os.Readlink(folder); err == nil && at == filepath.Join(s.dir, "data") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(folder)))
+			if orphan, err := os.FindProcess(pid); err == nil {
+				_ = orphan.Kill()
+			}
+		}
+	}
 }
 
 // Ended reports whether the server was stopped or has ended by itself, for example because of a full disk.
@@ -278,6 +294,9 @@ func (s *Server) awaitReady() error {
 		case <-s.process.Done():
 			log := s.process.LogTail()
 			s.process = nil
+			if strings.Contains(log, stillInUse) {
+				s.killOrphans()
+			}
 			return fmt.Errorf("the server ended during its start:\n%s", log)
 		case <-ctx.Done():
 			log := s.process.LogTail()
