@@ -75,12 +75,13 @@ select consumer_name, topic, partition, from_offset, halted_reason from {schema}
 select dropped_before from {schema}inbox_days`
 
 	// For a consumer by number effects count as decided. It is one statement with one snapshot, so that it does not
-	// miss an event that a release moves from parked to decided.
+	// miss an event that a release moves from parked to decided. Each table is joined once: within another condition
+	// the effects, which have no index by id, would be read once for each id.
 	sqlUndecided = `-- dump: undecided
 select t.id from unnest($2::text[]::uuid[]) as t (id)
 where not exists (select from {schema}inbox_message m where m.consumer_name = $1 and m.message_id = t.id)
 	and not exists (select from {schema}inbox_message_any a where a.consumer_name = $1 and a.message_id = t.id)
 	and not exists (select from {schema}inbox_parked p where p.consumer_name = $1 and p.message_id = t.id)
-	and not (exists (select from {schema}inbox_consumer c where c.consumer_name = $1 and c.dedup <> 'id')
-		and exists (select from history_effect f where f.consumer = $1 and f.message_id = t.id))`
+	and not exists (select from history_effect f where f.consumer = $1 and f.message_id = t.id
+		and exists (select from {schema}inbox_consumer c where c.consumer_name = $1 and c.dedup <> 'id'))`
 )
