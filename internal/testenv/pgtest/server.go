@@ -80,9 +80,10 @@ const stillInUse = "pre-existing shared memory block"
 // killOrphans ends those backends, as an init system would. One that waits for a lock of another that has gone never
 // ends by itself.
 func (s *Server) killOrphans() {
+	data, _ := filepath.EvalSymlinks(filepath.Join(s.dir, "data")) // it may be on a disk of its own
 	folders, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, folder := range folders {
-		if at, err := os.Readlink(folder); err == nil && at == filepath.Join(s.dir, "data") {
+		if at, err := os.Readlink(folder); err == nil && at == data {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(folder)))
 			if orphan, err := os.FindProcess(pid); err == nil {
 				_ = orphan.Kill()
