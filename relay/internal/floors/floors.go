@@ -128,7 +128,7 @@ func (f *Finder) Step(ctx context.Context, s *pg.Session) (err error) {
 	if f.Lanes.PastDecided() || len(f.Except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.stepped) < every && f.Lanes.Lagging() == 0 {
+	if f.steps >= firstSteps && time.Since(f.stepped) < every && f.Lanes.Lagging() == 0 {
 		return nil
 	}
 	f.stepped = time.Now()
