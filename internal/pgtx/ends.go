@@ -36,7 +36,7 @@ func look(query string) (e effects) {
 }
 
 var (
-	localConfig = regexp.MustCompile(`\btrue\s*\)`)
+	localConfig = regexp.MustCompile(`\bset_config\s*\(([^()]|\([^()]*\))*(,|=>)\s*true\s*\)`)
 	temporary   = regexp.MustCompile(`\b(create(\s+or\s+replace)?|into)(\s+(local|global))?\s+temp(orary)?\s+[\w"]` +
 		`|\bpg_temp\.`)
 	setsInBlock = regexp.MustCompile(`(;|\b(begin|then|else|loop))\s*(set|reset|discard|execute)\b`)

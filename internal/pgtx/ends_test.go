@@ -43,6 +43,7 @@ func TestLook(t *testing.T) {
 		"select set_config('app.tenant', $1, false)": session, "select set_config('app.tenant', $1, $2)": session,
 		"select set_config('a', $1, true), set_config('b', $2, false)":   session,
 		"with a as (select set_config('a', 'b', false)) select * from a": session,
+		"select set_config('a', $1, false) where coalesce($2, true)":     session,
 		"create local temp table x (a int)":                              session,
 		"create or replace temp view x as select 1":                      session,
 		"create table pg_temp.x (a int)":                                 session, "select 1 as a into temp x": session,
