@@ -24,13 +24,13 @@ type doctorCommand struct {
 	Timeout          time.Duration `default:"1m" help:"How long it may take."`
 }
 
-// errFindings is the error of an examination that found a failure, which the report has shown.
-var errFindings = errors.New("something fails, see above")
+// errFindings is the error of an examination whose report shows a failure, or a check that could not look.
+var errFindings = errors.New("something fails or could not be looked at, see above")
 
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
 	return `It changes nothing. Connect with the role effectonce_operator of relay migrate --roles; as a relay's or a worker's user it examines
-that user's grants, and may see less. Without --kafka-brokers it examines neither Kafka nor the lag of the consumers. A finding is ok, warn (it works, but needs attention), fail (it breaks a guarantee, or does not work) or skip (it was not looked at).
+that user's grants, and may see less. Without --kafka-brokers it examines neither Kafka nor the lag of the consumers. A finding is ok, warn (it works, but needs attention), fail (it breaks a guarantee, or does not work) or skip (it was not looked at). The exit code is 6 if anything fails, or a check could not look.
 If several outboxes are listed, it examines each of them, or only that of --outbox.`
 }
 

@@ -305,12 +305,7 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 	return true, true
 }
 
-// Failed reports whether any finding is a failure.
+// Failed reports whether anything fails, or a check could not look.
 func Failed(list []Finding) bool {
-	for _, f := range list {
-		if f.Severity == Fail {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(f Finding) bool { return f.Severity == Fail || f.Unknown })
 }
