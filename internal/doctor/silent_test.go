@@ -161,6 +161,9 @@ func TestRemedies(t *testing.T) {
 			one.Unknown != (c.severity == Skip) || (c.remedy == "") != (one.Next+one.Command == "") {
 			t.Errorf("%s: %+v", name, one)
 		}
+		if passed := !Failed(f.list[:1]); passed != (c.severity == Warn) {
+			t.Errorf("%s: passed: %v", name, passed)
+		}
 	}
 	f := findings{}
 	f.failed("x", refused)
