@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -21,8 +22,24 @@ const (
 // need a day of the archive, a publication or an operator's query.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
+	return queries(t, "queries*.go")
+}
+
+// Worked returns those that a relay sends to the outbox's tables while it works.
+func Worked(t testing.TB) map[string]string {
+	t.Helper()
+	all := map[string]string{"due": Queries(t)["due"], "moveDue": Queries(t)["moveDue"]}
+	for _, of := range []string{"archive", "bulk", "engine", "floor", "held", "waits", "wal"} {
+		maps.Copy(all, queries(t, "queries_"+of+".go"))
+	}
+	maps.DeleteFunc(all, func(_, sql string) bool { return !strings.Contains(sql, "{schema}") })
+	return all
+}
+
+func queries(t testing.TB, files string) map[string]string {
+	t.Helper()
 	all := map[string]string{}
-	for name, sql := range pgtest.Queries(t, "internal/sql/queries*.go") {
+	for name, sql := range pgtest.Queries(t, "internal/sql/"+files) {
 		more := func(part string) bool { return strings.Contains(sql, part) }
 		if !slices.ContainsFunc([]string{"{day}", "{publication}", "{query}", "effectonce_rows"}, more) {
 			all[strings.ToLower(name[:1])+name[1:]] = sql

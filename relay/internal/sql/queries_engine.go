@@ -229,8 +229,10 @@ select array(select f.lane from (
 		where seen > clock_timestamp() - $2::interval and seen <= clock_timestamp()
 			and seen >= joined + $2::interval / 3),
 	array(select r.lane from unnest($5::smallint[]) r (lane)
-		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
-			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
+		where exists (select from (select from {schema}outbox_parked_key k
+				where k.lane = r.lane and k.state = 'releasing' order by k.since limit 1) one)
+			or exists (select from (select from {schema}outbox_parked p
+				where p.lane = r.lane and p.releasing order by p.id limit 1) one))`
 
 	// A relay that does not reach its publisher ($4 is false) joins anew each time. Its own report ($5 to $8) is for
 	// readers of its row.

@@ -19,7 +19,7 @@ from generate_series(0, 31) n cross join lateral (
 union all
 select 'parked', e.lane, e.id, e.message_id, e.tenant, e.topic, e.key, e.type, coalesce(octet_length(e.payload), -1),
 	e.created_at, e.parked_at, 0, '', e.code, e.reason
-from {schema}outbox_parked e where e.id = $1`
+from {schema}outbox_parked e where e.id + 0 = $1`
 
 	// By message id ($1) or by key ($2), the other one null. $3 is the number of rows of a lane that are read, $4 the
 	// number of rows of each table that are returned.

@@ -51,5 +51,7 @@ where exists (select from (
 
 	Below = `-- relay: below
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
-where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > $3 and e.id <= least(f.floor, $4))`
+where exists (select from (
+	select from {schema}outbox_event e where e.lane = f.lane and e.id > $3 and e.id <= least(f.floor, $4)
+	order by e.id limit 1) one)`
 )

@@ -13,7 +13,8 @@ from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
 	// The places that the lanes hold events for. Each topic is one descent of the index, and so is each group of these
-	// lanes: a claim that timed out succeeds with fewer lanes.
+	// lanes: a claim that timed out succeeds with fewer lanes. The index has lane + 0, so that no plan uses it to find
+	// an id.
 	LookHeld = `-- relay: look held
 with recursive mine as materialized (
 	select l.lane from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
@@ -25,12 +26,13 @@ with recursive mine as materialized (
 		select h.topic from {schema}outbox_held h where h.topic > t.topic order by h.topic limit 1) n
 ), g as (
 	select m.lane, t.topic, n.partition from mine m cross join t cross join lateral (
-		select h.partition from {schema}outbox_held h where h.topic = t.topic and h.lane = m.lane
+		select h.partition from {schema}outbox_held h where h.topic = t.topic and h.lane + 0 = m.lane
 		order by h.partition limit 1) n
 	union all
 	select g.lane, g.topic, n.partition from g cross join lateral (
 		select h.partition from {schema}outbox_held h
-		where h.topic = g.topic and h.lane = g.lane and h.partition > g.partition order by h.partition limit 1) n
+		where h.topic = g.topic and h.lane + 0 = g.lane and h.partition > g.partition
+		order by h.partition limit 1) n
 )
 select lane, topic, partition from g`
 
@@ -41,7 +43,7 @@ from unnest($4::smallint[], $5::text[], $6::integer[]) g (lane, topic, partition
 join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 where not exists (select from (
-	select from {schema}outbox_held h where h.topic = g.topic and h.lane = g.lane and h.partition = g.partition
+	select from {schema}outbox_held h where h.topic = g.topic and h.lane + 0 = g.lane and h.partition = g.partition
 	order by h.seq limit 1) one)`
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
@@ -137,7 +139,7 @@ with mine as materialized (
 				partition, most, nth)
 			cross join lateral (
 				select h.* from {schema}outbox_held h
-				where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
+				where h.lane + 0 = g.lane and h.topic = g.topic and h.partition = g.partition
 				order by h.seq
 				limit g.most) h
 			where g.lane = m.lane
@@ -172,7 +174,8 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 	cross join lateral (
 		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing'
 		order by m.since limit $4) r
-	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
+	where not exists (select from (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone
+		order by p.id limit 1) one))`
 
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
 	// list: none goes back into outbox_event, where a late commit would overtake it. The keys share the limit: the
@@ -383,13 +386,14 @@ returning c.lane`
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0
-	or not exists (
-	select from {schema}outbox_held o where o.topic = f.topic and o.partition >= 0 and o.lane = f.lane))
+	or not exists (select from (
+		select from {schema}outbox_held o where o.topic = f.topic and o.lane + 0 = f.lane and o.partition >= 0
+		order by o.partition limit 1) one))
 	and not exists (select from {schema}outbox_paused_topic p where p.topic = f.topic)
 cross join lateral (
 	select h.lane, h.id, h.sent from (
 		select h.lane, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
-		where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
+		where h.lane + 0 = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
 	where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash and not w.alone
 		and w.id < h.id)
 	order by h.seq limit 1) h

@@ -4,7 +4,8 @@ const (
 	// now() and not clock_timestamp(), which the planner would not use with an index.
 	Due = `-- relay: due
 select f.lane from unnest($1::smallint[]) f (lane)
-where exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp())`
+where exists (select from (select from {schema}outbox_scheduled s where s.lane = f.lane
+	and s.due <= statement_timestamp() order by s.due limit 1) one)`
 
 	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. Count
 	// and bytes limit the events of each lane, at least one: a move that exceeds the lease would start over for ever.

@@ -53,12 +53,12 @@ select exists (select from {schema}outbox_claim c cross join lateral unnest(c.id
 		from {schema}outbox_streamed s))
 	or exists (select from {schema}outbox_held h where h.topic = $1 and h.sent)
 	or exists (select from {schema}outbox_lane l where exists (select from (
-		select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+		select from {schema}outbox_held h where h.topic = $1 and h.lane + 0 = l.lane and h.partition >= 0
 		order by h.partition, h.seq limit 1) one)),
 	exists (select from {schema}outbox_streamed),
 	(select count(*) from (
 		select from {schema}outbox_lane l cross join lateral (
-			select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+			select from {schema}outbox_held h where h.topic = $1 and h.lane + 0 = l.lane and h.partition >= 0
 			order by h.partition, h.seq limit $2) h limit $2) few)`
 
 	// One topic for operators; the journal is as small as the relays' claims.
@@ -94,7 +94,7 @@ select from {schema}outbox_lane where lane = $1 for update`
 	Refence = `-- relay: refence
 update {schema}outbox_lane l set fence = l.fence + 1
 where l.lane = $1 and not exists (select from (
-	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq
+	select from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1 and h.partition = -1 order by h.seq
 	limit 1) one)`
 
 	// A part of regroup, while relays run: the newest events of each partition first, because a partition's held events
@@ -102,17 +102,17 @@ where l.lane = $1 and not exists (select from (
 	RegroupLane = `-- relay: regroup lane
 with recursive g as (
 	select n.* from (
-		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition >= 0
+		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1 and h.partition >= 0
 		order by h.partition limit 1) n
 	union all
 	select n.* from g cross join lateral (
-		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition > g.partition
+		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1 and h.partition > g.partition
 		order by h.partition limit 1) n
 )
 update {schema}outbox_held h set partition = -1, sent = true
 where h.ctid = any (array(
 	select n.ctid from g cross join lateral (
-		select h.ctid from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = g.partition
+		select h.ctid from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1 and h.partition = g.partition
 		order by h.seq desc limit $3) n
 	limit $3))`
 
@@ -155,6 +155,6 @@ select count(*), count(*) filter (where maybe) from gone`
 update {schema}outbox_held h set partition = -1
 where h.ctid = any (array(
 	select n.ctid from {schema}outbox_lane l cross join lateral (
-		select h.ctid from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+		select h.ctid from {schema}outbox_held h where h.topic = $1 and h.lane + 0 = l.lane and h.partition >= 0
 		order by h.partition, h.seq offset 0) n))`
 )

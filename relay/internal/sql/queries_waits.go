@@ -32,7 +32,8 @@ select exists (select from generate_series(0, 31) f (lane)
 				select from {schema}outbox_held h where h.lane = f.lane order by h.id limit 1) one)
 			or exists (select from (
 				select from {schema}outbox_parked p where p.lane = f.lane order by p.id limit 1) one)
-			or exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp()))
+			or exists (select from (select from {schema}outbox_scheduled s where s.lane = f.lane
+				and s.due <= statement_timestamp() order by s.due limit 1) one))
 		or exists (select from {schema}outbox_paused_topic),
 	case when n.is_called then n.last_value else 0 end
 from {schema}outbox_event_id_seq n`

@@ -123,10 +123,12 @@ with ids as materialized (
 select m.lane, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, array(
 	select e.id from {schema}outbox_event e where e.lane = m.lane and e.id > m.floor order by e.id limit $6 + 1)
 from mine m
-where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
-	and not exists (select from {schema}outbox_held h where h.lane = m.lane)
-	and not exists (select from {schema}outbox_parked_key k where k.lane = m.lane)
-	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)`
+where not exists (select from (select from {schema}outbox_claim c where c.lane = m.lane
+		order by c.first_seq limit 1) one)
+	and not exists (select from (select from {schema}outbox_held h where h.lane = m.lane order by h.id limit 1) one)
+	and not exists (select from (select from {schema}outbox_parked_key k where k.lane = m.lane limit 1) one)
+	and not exists (select from (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing
+		order by p.id limit 1) one)`
 
 	// Locked: a relay that begins to read writes its name there first, and then reads the lanes.
 	WALReads = `-- relay: wal reads
@@ -143,9 +145,10 @@ select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.
 	from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::bigint[]) f (lane, fence, snapshot, until)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
-	and not exists (select from {schema}outbox_held h where h.lane = l.lane)
-	and not exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
+where not exists (select from (select from {schema}outbox_claim c where c.lane = l.lane
+		order by c.first_seq limit 1) one)
+	and not exists (select from (select from {schema}outbox_held h where h.lane = l.lane order by h.id limit 1) one)
+	and not exists (select from (select from {schema}outbox_parked_key k where k.lane = l.lane limit 1) one)
 	and exists (select from {schema}outbox_wal w, {schema}outbox_server() c
 		where w.owner = $3 and w.system_identifier = c.system and w.timeline = c.timeline)
 on conflict (lane) do nothing
