@@ -176,9 +176,10 @@ func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	return nil
 }
 
-// inOrder checks the offsets of the whole batches in b, which no checksum covers: they rise, and are all below end, the
-// high watermark; -1: not known.
-func inOrder(b []byte, end int64) error {
+// inOrder checks the offsets of the whole batches in b, which no checksum covers: they rise, and are below end, the high
+// watermark; -1: not known. A leader notes it before it reads: what was appended in between follows without a gap, from
+// the offset of the fetch on.
+func inOrder(b []byte, from, end int64) error {
 	be := binary.BigEndian
 	for next := int64(0); len(b) >= batchHead && b[16] == 2; {
 		base, length := int64(be.Uint64(b)), int64(int32(be.Uint32(b[8:])))
@@ -186,11 +187,12 @@ func inOrder(b []byte, end int64) error {
 			break // the decoder says so
 		}
 		last := base + int64(int32(be.Uint32(b[23:])))
-		if base < next || last < base || end >= 0 && last >= end {
+		if base < next || last < base || end >= 0 && last >= end && base > from {
 			return fmt.Errorf("the record batch at offset %d is before offset %d, or beyond the end of the log, %d",
 				base, next, end)
 		}
 		next, b = last+1, b[length+12:]
+		from = max(from, next)
 	}
 	return nil
 }

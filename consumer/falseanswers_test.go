@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
@@ -195,6 +196,22 @@ func TestMemberIDIsGivenOnce(t *testing.T) {
 	}
 }
 
+// recordAt returns a batch of one record at an offset.
+func recordAt(offset int64) []byte {
+	record := kmsg.Record{
+		Key: []byte("k"), Value: []byte("v"),
+		Headers: []kmsg.Header{{Key: "ce_id", Value: []byte(event.NewID().String())}},
+	}
+	record.Length = int32(len(record.AppendTo(nil)) - 1)
+	b := kmsg.RecordBatch{
+		FirstOffset: offset, Magic: 2, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1,
+		Records: record.AppendTo(nil),
+	}
+	b.Length = int32(len(b.AppendTo(nil)) - 12)
+	b.CRC = int32(crc32.Checksum(b.AppendTo(nil)[21:], crc32.MakeTable(crc32.Castagnoli)))
+	return b.AppendTo(nil)
+}
+
 // One answer has a record batch from beyond the end of the log: no checksum covers the offset at which a batch begins.
 // The position does not follow it.
 func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
@@ -205,15 +222,7 @@ func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 		if f.Topics[0].Partitions[0].FetchOffset > 4 || said.Add(1) > 1 {
 			return nil
 		}
-		record := kmsg.Record{Key: []byte("k"), Value: []byte("v")}
-		record.Length = int32(len(record.AppendTo(nil)) - 1)
-		b := kmsg.RecordBatch{
-			FirstOffset: 1 << 40, Magic: 2, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1,
-			Records: record.AppendTo(nil),
-		}
-		b.Length = int32(len(b.AppendTo(nil)) - 12)
-		b.CRC = int32(crc32.Checksum(b.AppendTo(nil)[21:], crc32.MakeTable(crc32.Castagnoli)))
-		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = b.AppendTo(nil) })
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = recordAt(1 << 40) })
 	})
 	cfg := config(topic)
 	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
@@ -222,6 +231,30 @@ func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
 	if said.Load() < 2 {
 		t.Error("the false answer was not asked for")
+	}
+}
+
+// An answer has records that were appended after the leader had noted its high watermark. They are handled, and nothing
+// is wrong.
+func TestRecordsBeyondTheHighWatermark(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if f.Topics[0].Partitions[0].FetchOffset > 0 || asked.Add(1) > 1 {
+			return nil
+		}
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
+			p.HighWatermark, p.RecordBatches = 0, recordAt(0)
+		})
+	})
+	cfg, logBuf := config(topic), &logs{}
+	cfg.Logger = logBuf.logger()
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+	if n := logBuf.count("cannot be read"); n != 0 || asked.Load() != 1 {
+		t.Errorf("the first offset was asked for %d times, and %d answers could not be read", asked.Load(), n)
 	}
 }
 

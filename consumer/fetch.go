@@ -132,7 +132,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
 		}
 	}()
-	if err := inOrder(res.records, res.highWatermark); err != nil {
+	if err := inOrder(res.records, offset, res.highWatermark); err != nil {
 		return offset, err
 	}
 	txns, from := &transactions{pending: res.aborted}, offset

@@ -111,7 +111,8 @@ func TestBatchesAreInOrder(t *testing.T) {
 		"with a gap":            {at(4, 60), 70, true},
 		"end not known":         {at(4, 6), -1, true},
 		"the second cut off":    {whole[:len(whole)-1], 6, true},
-		"beyond the end":        {at(4, 6), 7, false},
+		"appended meanwhile":    {at(4, 6), 4, true},
+		"beyond the end":        {at(4, 8), 7, false},
 		"far beyond the end":    {at(1<<56, 6), 8, false},
 		"the first moved":       {at(5, 6), 100, false},
 		"backwards":             {at(6, 4), 100, false},
@@ -121,7 +122,7 @@ func TestBatchesAreInOrder(t *testing.T) {
 		"of another format":     {append(bytes.Repeat([]byte{0}, batchHead), 9), 100, true},
 		"of no possible length": {append(binary.BigEndian.AppendUint32(at(4)[:8:8], 3), at(4)[12:]...), 100, true},
 	} {
-		if err := inOrder(c.b, c.end); (err == nil) != c.ok {
+		if err := inOrder(c.b, 4, c.end); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
