@@ -397,7 +397,8 @@ func (s *stages) consume(ctx context.Context) error {
 		return creditAll(ctx, tx, events)
 	})
 	c, err := consumer.New(effect, s.Brokers, []string{s.Topic}, consumer.Config{
-		FetchBytes: s.FetchBytes, Batch: s.Batch, Dial: s.fetching.dial, Logger: quiet(),
+		FetchBytes: s.FetchBytes, Batch: s.Batch, Start: consumer.StartEarliest, // a name for each measurement
+		Dial: s.fetching.dial, Logger: quiet(),
 		Observer: consumer.Observer{
 			Assigned: func(a consumer.AssignedInfo) {
 				if len(a.Partitions) > 0 {
