@@ -176,9 +176,9 @@ func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	return nil
 }
 
-// inOrder checks the offsets of the whole batches in b, which no checksum covers: they rise, and are below end, the high
-// watermark; -1: not known. A leader notes it before it reads: what was appended in between follows without a gap, from
-// the offset of the fetch on.
+// inOrder checks the offsets of the whole batches in b, which no checksum covers: they rise, and are below end, the
+// high watermark; -1: not known. A leader notes it before it reads: what was appended in between follows without a gap,
+// from the offset of the fetch on.
 func inOrder(b []byte, from, end int64) error {
 	be := binary.BigEndian
 	for next := int64(0); len(b) >= batchHead && b[16] == 2; {

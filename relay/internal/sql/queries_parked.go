@@ -10,8 +10,9 @@ select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p
 	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case
 	when $10 then p.payload end
 from {schema}outbox_parked p left join {schema}outbox_parked_key k on k.key_hash = p.key_hash and not p.alone
-where ($1::bigint = 0 or p.id + 0 = $1) and ($2::uuid is null or p.message_id = $2) and ($3::text is null or p.tenant = $3)
-	and ($4::text = '' or p.topic = $4) and ($5::text = '' or p.key = $5) and ($6::text = '' or p.code = $6)
+where ($1::bigint = 0 or p.id + 0 = $1) and ($2::uuid is null or p.message_id = $2)
+	and ($3::text is null or p.tenant = $3) and ($4::text = '' or p.topic = $4) and ($5::text = '' or p.key = $5)
+	and ($6::text = '' or p.code = $6)
 	and p.parked_at <= clock_timestamp() - $7::interval and p.id + 0 > $8
 	and ($11::text = '' or $11 = case when p.attempts = 0 then 'behind' else 'refused' end)
 order by p.id + 0 limit $9`

@@ -106,7 +106,8 @@ with recursive g as (
 		order by h.partition limit 1) n
 	union all
 	select n.* from g cross join lateral (
-		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1 and h.partition > g.partition
+		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane + 0 = $1
+			and h.partition > g.partition
 		order by h.partition limit 1) n
 )
 update {schema}outbox_held h set partition = -1, sent = true
