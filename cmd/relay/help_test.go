@@ -25,7 +25,7 @@ func TestTopics(t *testing.T) {
 	_, list, _ := command(t, environment{}, "parked", "list", "--help")
 	for args, want := range map[string]string{
 		"help": overview, "help parked list": list,
-		"help exit-codes": "  - 6: `doctor`: something fails, or a check could not look; what to do:\n    see the finding\n",
+		"help exit-codes": "  - 6: `doctor`: something fails, or a check could not look",
 		"help quotas":     "    at most every ten minutes. Events wait in the outbox.\n",
 		"help doctor":     "Connect with the role effectonce_operator",
 		"help run":        "SIGHUP drains: claimed events are published",
