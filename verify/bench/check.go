@@ -30,7 +30,7 @@ const (
 
 // cost is what an event costs: CPU of all processes, and objects allocated by ours.
 type cost struct {
-	// CPU is a ratio to that of an event of the calibration, which other load slows as much.
+	// CPU is a ratio to that of an event of a calibration, which another load or machine slows as much.
 	CPU         float64 `json:"cpu"`
 	Allocations float64 `json:"allocations"`
 }
@@ -79,8 +79,8 @@ func judgeCosts(rep *report, then, now map[string]cost) error {
 	return errors.Join(errs...)
 }
 
-// costsOf measures the costs in turns and returns the medians. The calibration is a batch of effects without an inbox:
-// our CPU and that of Postgres have a share in it as they do in an event.
+// costsOf measures the costs in turns and returns the medians. The calibrations are the same effects without an inbox,
+// in batches and with a transaction each: machines differ in what a round trip and a COMMIT cost beside the rest.
 func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string]cost, error) {
 	if err := s.exec(ctx, queryLedgerTable); err != nil {
 		return nil, err
@@ -97,30 +97,37 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 			return err
 		}
 	}
+	// alone returns a handler with a transaction an event.
+	alone := func(do inbox.Effect) inbox.Handler {
+		return inbox.HandlerFunc(func(ctx context.Context, all []event.Event) ([]inbox.Outcome, error) {
+			for _, e := range all {
+				if err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return do(ctx, tx, e) }); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		})
+	}
 	payload := payloads(distinct)
 	appended := events("payments", checkSingles, payload)
+	for i := range appended {
+		appended[i].ID = [16]byte{} // Append makes one
+	}
+	appendOne := func(ctx context.Context, tx pgx.Tx, e event.Event) error { return outbox.Append(ctx, tx, e) }
 	kinds := []struct {
-		name   string
+		name   string // empty: the calibration of the next ones
 		events int
 		do     func() error
 	}{
+		{"", checkSingles, handled(alone(credit), single, 1)},
+		{"inbox, each alone", checkSingles, handled(in.Each(credit), single, 1)},
+		{"append", checkSingles, handled(alone(appendOne), appended, 1)},
 		{"", 2 * checkEvents, func() error {
 			plain := inbox.HandlerFunc(s.plainAll)
 			return errors.Join(handled(plain, many, inboxBatch)(), handled(plain, more, inboxBatch)())
 		}},
 		{"inbox, batches", checkEvents, handled(in.Batch(creditAll), many, inboxBatch)},
 		{"inbox, each in batches", checkSingles, handled(in.Each(credit), few, inboxBatch)},
-		{"inbox, each alone", checkSingles, handled(in.Each(credit), single, 1)},
-		{"append", checkSingles, func() error {
-			for i := range appended {
-				appended[i].ID = [16]byte{}
-				err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, appended[i]) })
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
 	}
 	all := map[string][]cost{}
 	for turn := range checkTurns + 1 {
@@ -137,6 +144,7 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 			cpu := (used.postgres + selfCPU() - own) / n
 			if k.name == "" {
 				unit = cpu
+				rep.tell("  check %d: a unit of %.2f µs", turn, unit*1e6)
 				continue
 			}
 			all[k.name] = append(all[k.name], cost{cpu / unit, (allocations() - objects) / n})
@@ -146,7 +154,6 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 			return nil, err
 		}
 		all["relay"] = append(all["relay"], cost{(f.CPU + f.PostgresCPU + f.KafkaCPU) / 1e6 / unit, f.Allocations})
-		rep.tell("  check %d: a unit of %.2f µs", turn, unit*1e6)
 	}
 	out := map[string]cost{}
 	for name, turns := range all {
