@@ -89,46 +89,7 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 	if err != nil {
 		return nil, err
 	}
-	many, more := partitioned(checkEvents, inboxBatch, 4), partitioned(checkEvents, inboxBatch, 4)
-	single, few := partitioned(checkSingles, 1, 4), partitioned(checkSingles, inboxBatch, 4)
-	handled := func(h inbox.Handler, e []event.Event, size int) func() error {
-		return func() error {
-			_, err := stream(ctx, h, e, size, 4)
-			return err
-		}
-	}
-	// alone returns a handler with a transaction an event.
-	alone := func(do inbox.Effect) inbox.Handler {
-		return inbox.HandlerFunc(func(ctx context.Context, all []event.Event) ([]inbox.Outcome, error) {
-			for _, e := range all {
-				if err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return do(ctx, tx, e) }); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		})
-	}
-	payload := payloads(distinct)
-	appended := events("payments", checkSingles, payload)
-	for i := range appended {
-		appended[i].ID = [16]byte{} // Append makes one
-	}
-	appendOne := func(ctx context.Context, tx pgx.Tx, e event.Event) error { return outbox.Append(ctx, tx, e) }
-	kinds := []struct {
-		name   string // empty: the calibration of the next ones
-		events int
-		do     func() error
-	}{
-		{"", checkSingles, handled(alone(credit), single, 1)},
-		{"inbox, each alone", checkSingles, handled(in.Each(credit), single, 1)},
-		{"append", checkSingles, handled(alone(appendOne), appended, 1)},
-		{"", 2 * checkEvents, func() error {
-			plain := inbox.HandlerFunc(s.plainAll)
-			return errors.Join(handled(plain, many, inboxBatch)(), handled(plain, more, inboxBatch)())
-		}},
-		{"inbox, batches", checkEvents, handled(in.Batch(creditAll), many, inboxBatch)},
-		{"inbox, each in batches", checkSingles, handled(in.Each(credit), few, inboxBatch)},
-	}
+	kinds, payload := s.checkedKinds(ctx, in), payloads(distinct)
 	all := map[string][]cost{}
 	for turn := range checkTurns + 1 {
 		var unit float64
@@ -167,4 +128,49 @@ func (s *stack) costsOf(ctx context.Context, o options, rep *report) (map[string
 		out[name] = c
 	}
 	return out, nil
+}
+
+// checkedKind is a way to handle or append events.
+type checkedKind struct {
+	name   string // empty: the calibration of the next ones
+	events int
+	do     func() error
+}
+
+func (s *stack) checkedKinds(ctx context.Context, in *inbox.Inbox) []checkedKind {
+	many, more := partitioned(checkEvents, inboxBatch, 4), partitioned(checkEvents, inboxBatch, 4)
+	single, few := partitioned(checkSingles, 1, 4), partitioned(checkSingles, inboxBatch, 4)
+	handled := func(h inbox.Handler, e []event.Event, size int) func() error {
+		return func() error {
+			_, err := stream(ctx, h, e, size, 4)
+			return err
+		}
+	}
+	// alone returns a handler with a transaction an event.
+	alone := func(do inbox.Effect) inbox.Handler {
+		return inbox.HandlerFunc(func(ctx context.Context, all []event.Event) ([]inbox.Outcome, error) {
+			for _, e := range all {
+				if err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return do(ctx, tx, e) }); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		})
+	}
+	appended := events("payments", checkSingles, payloads(distinct))
+	for i := range appended {
+		appended[i].ID = [16]byte{} // Append makes one
+	}
+	appendOne := func(ctx context.Context, tx pgx.Tx, e event.Event) error { return outbox.Append(ctx, tx, e) }
+	return []checkedKind{
+		{"", checkSingles, handled(alone(credit), single, 1)},
+		{"inbox, each alone", checkSingles, handled(in.Each(credit), single, 1)},
+		{"append", checkSingles, handled(alone(appendOne), appended, 1)},
+		{"", 2 * checkEvents, func() error {
+			plain := inbox.HandlerFunc(s.plainAll)
+			return errors.Join(handled(plain, many, inboxBatch)(), handled(plain, more, inboxBatch)())
+		}},
+		{"inbox, batches", checkEvents, handled(in.Batch(creditAll), many, inboxBatch)},
+		{"inbox, each in batches", checkSingles, handled(in.Each(credit), few, inboxBatch)},
+	}
 }
