@@ -196,6 +196,22 @@ func TestMemberIDIsGivenOnce(t *testing.T) {
 	}
 }
 
+// falseStart is falseKafka for the first fetch from the first offset. It counts the fetches from there.
+func falseStart(t *testing.T, change func(*kmsg.FetchResponseTopicPartition)) (brokers []string, topic string,
+	asked *atomic.Int32,
+) {
+	t.Helper()
+	asked = new(atomic.Int32)
+	brokers, topic = falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if f.Topics[0].Partitions[0].FetchOffset > 0 || asked.Add(1) > 1 {
+			return nil
+		}
+		return fetched(f, change)
+	})
+	return brokers, topic, asked
+}
+
 // recordAt returns a batch of one record at an offset.
 func recordAt(offset int64) []byte {
 	record := kmsg.Record{
@@ -216,20 +232,15 @@ func recordAt(offset int64) []byte {
 // The position does not follow it.
 func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 	t.Parallel()
-	var said atomic.Int32
-	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
-		f := req.(*kmsg.FetchRequest)
-		if f.Topics[0].Partitions[0].FetchOffset > 4 || said.Add(1) > 1 {
-			return nil
-		}
-		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = recordAt(1 << 40) })
+	brokers, topic, asked := falseStart(t, func(p *kmsg.FetchResponseTopicPartition) {
+		p.RecordBatches = recordAt(1 << 40)
 	})
 	cfg := config(topic)
 	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
 	h := newHandler()
 	startAt(t, h, brokers, topic, cfg)
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
-	if said.Load() < 2 {
+	if asked.Load() < 2 {
 		t.Error("the false answer was not asked for")
 	}
 }
@@ -238,15 +249,8 @@ func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 // is wrong.
 func TestRecordsBeyondTheHighWatermark(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int32
-	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
-		f := req.(*kmsg.FetchRequest)
-		if f.Topics[0].Partitions[0].FetchOffset > 0 || asked.Add(1) > 1 {
-			return nil
-		}
-		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
-			p.HighWatermark, p.RecordBatches = 0, recordAt(0)
-		})
+	brokers, topic, asked := falseStart(t, func(p *kmsg.FetchResponseTopicPartition) {
+		p.HighWatermark, p.RecordBatches = 0, recordAt(0)
 	})
 	cfg, logBuf := config(topic), &logs{}
 	cfg.Logger = logBuf.logger()
