@@ -146,26 +146,15 @@ func (s *stack) checkedKinds(ctx context.Context, in *inbox.Inbox) []checkedKind
 			return err
 		}
 	}
-	// alone returns a handler with a transaction an event.
-	alone := func(do inbox.Effect) inbox.Handler {
-		return inbox.HandlerFunc(func(ctx context.Context, all []event.Event) ([]inbox.Outcome, error) {
-			for _, e := range all {
-				if err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return do(ctx, tx, e) }); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		})
-	}
 	appended := events("payments", checkSingles, payloads(distinct))
 	for i := range appended {
 		appended[i].ID = [16]byte{} // Append makes one
 	}
 	appendOne := func(ctx context.Context, tx pgx.Tx, e event.Event) error { return outbox.Append(ctx, tx, e) }
 	return []checkedKind{
-		{"", checkSingles, handled(alone(credit), single, 1)},
+		{"", checkSingles, handled(s.alone(credit), single, 1)},
 		{"inbox, each alone", checkSingles, handled(in.Each(credit), single, 1)},
-		{"append", checkSingles, handled(alone(appendOne), appended, 1)},
+		{"append", checkSingles, handled(s.alone(appendOne), appended, 1)},
 		{"", 2 * checkEvents, func() error {
 			plain := inbox.HandlerFunc(s.plainAll)
 			return errors.Join(handled(plain, many, inboxBatch)(), handled(plain, more, inboxBatch)())

@@ -58,7 +58,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	rep.note("inbox", fmt.Sprintf("One ledger row for each message: %d messages in batches of %d, and %d one by one",
 		o.inboxBatched, inboxBatch, o.inboxSingle))
-	plain := inbox.HandlerFunc(s.plainOne)
+	plain := s.alone(plainOne)
 	many, single := partitioned(o.inboxBatched, inboxBatch, 4), partitioned(o.inboxSingle, 1, 32)
 	kinds := []inboxKind{
 		{nameBatch, in.Batch(creditAll), many, inboxBatch, 4, false},
@@ -201,19 +201,23 @@ func (s *stack) plainAll(ctx context.Context, events []event.Event) ([]inbox.Out
 	return nil, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return creditAll(ctx, tx, events) })
 }
 
-// plainOne is the hand-written pattern: insert the id, run the effect if it is new, commit.
-func (s *stack) plainOne(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
-	for _, e := range events {
-		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, queryPlainInbox, e.ID)
-			if err != nil || tag.RowsAffected() == 0 {
-				return err
+// alone is a worker without deduplication that runs an effect in a transaction for each event.
+func (s *stack) alone(do inbox.Effect) inbox.Handler {
+	return inbox.HandlerFunc(func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		for _, e := range events {
+			if err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return do(ctx, tx, e) }); err != nil {
+				return nil, err
 			}
-			return credit(ctx, tx, e)
-		})
-		if err != nil {
-			return nil, err
 		}
+		return nil, nil
+	})
+}
+
+// plainOne is the hand-written pattern: insert the id, and run the effect if it is new.
+func plainOne(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	tag, err := tx.Exec(ctx, queryPlainInbox, e.ID)
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
 	}
-	return nil, nil
+	return credit(ctx, tx, e)
 }
