@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -17,9 +18,11 @@ import (
 
 // falseKafka starts an imitation of Kafka with a topic of five records. What answer returns is the answer to requests
 // of a kind; nil: the true one.
-func falseKafka(t *testing.T, key int16, answer func(kmsg.Request) kmsg.Response) (brokers []string, topic string) {
+func falseKafka(t *testing.T, key int16, answer func(kmsg.Request) kmsg.Response, opts ...kfake.Opt) (brokers []string,
+	topic string,
+) {
 	t.Helper()
-	k, err := kfake.NewCluster(kfake.NumBrokers(1))
+	k, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +56,11 @@ func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
 	var refuses atomic.Bool
 	refuses.Store(true)
 	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
-		if !refuses.Load() {
+		f := req.(*kmsg.FetchRequest)
+		if !refuses.Load() || f.Topics[0].Partitions[0].FetchOffset == 5 {
 			return nil
 		}
-		return fetched(req.(*kmsg.FetchRequest), func(p *kmsg.FetchResponseTopicPartition) {
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
 			p.ErrorCode = kerr.OffsetOutOfRange.Code
 		})
 	})
@@ -96,7 +100,7 @@ func TestOneAnswerCutsNoLog(t *testing.T) {
 			var said atomic.Int32
 			brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
 				f := req.(*kmsg.FetchRequest)
-				if !asks.Load() || f.Topics[0].Partitions[0].FetchOffset != 5 {
+				if p := f.Topics[0].Partitions[0]; !asks.Load() || p.FetchOffset != 5 || p.LastFetchedEpoch < 0 {
 					return nil
 				}
 				n := said.Add(1)
@@ -129,34 +133,87 @@ func TestOneAnswerCutsNoLog(t *testing.T) {
 	}
 }
 
-// One answer says that the log begins elsewhere. A consumer that believed it would skip what is before, or begin where
-// there is no record yet and halt.
-func TestOneFalseBeginningSkipsNothing(t *testing.T) {
+// falseBound is falseKafka for the first answers that say where the log begins (timestamp -2) or ends (-1). It counts
+// the requests for that.
+func falseBound(t *testing.T, timestamp, offset int64, times int32) (brokers []string, topic string,
+	asked *atomic.Int32,
+) {
+	t.Helper()
+	asked = new(atomic.Int32)
+	brokers, topic = falseKafka(t, int16(kmsg.ListOffsets), func(req kmsg.Request) kmsg.Response {
+		of := req.(*kmsg.ListOffsetsRequest).Topics[0]
+		if of.Partitions[0].Timestamp != timestamp || asked.Add(1) > times {
+			return nil
+		}
+		part := kmsg.NewListOffsetsResponseTopicPartition()
+		part.Partition, part.Timestamp, part.Offset = of.Partitions[0].Partition, -1, offset
+		said := kmsg.NewListOffsetsResponseTopic()
+		said.Topic, said.Partitions = of.Topic, append(said.Partitions, part)
+		res := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+		res.Topics = append(res.Topics, said)
+		return res
+	})
+	return brokers, topic, asked
+}
+
+// Answers say that the log begins elsewhere, once or for a while. A consumer that believed them would skip what is
+// before, or begin where there is no record yet and halt.
+func TestFalseBeginningSkipsNothing(t *testing.T) {
 	t.Parallel()
-	for name, begins := range map[string]int64{"within the log": 3, "beyond its end": 1 << 39} {
+	for name, c := range map[string]struct {
+		begins int64
+		times  int32
+	}{
+		"within the log":                 {begins: 3, times: 1},
+		"within the log, for a while":    {begins: 3, times: 5},
+		"at its end, for a while":        {begins: 5, times: 5},
+		"beyond its end":                 {begins: 1 << 39, times: 1},
+		"beyond its end, for a while":    {begins: 1 << 39, times: 5},
+		"just beyond its end, and again": {begins: 6, times: 2},
+		"before it, for a while":         {begins: -1, times: 5},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var said atomic.Bool
-			brokers, topic := falseKafka(t, int16(kmsg.ListOffsets), func(req kmsg.Request) kmsg.Response {
-				asked := req.(*kmsg.ListOffsetsRequest).Topics[0]
-				if asked.Partitions[0].Timestamp != -2 || said.Swap(true) { // -2 asks for the first offset
-					return nil
-				}
-				part := kmsg.NewListOffsetsResponseTopicPartition()
-				part.Partition, part.Timestamp, part.Offset = asked.Partitions[0].Partition, -1, begins
-				of := kmsg.NewListOffsetsResponseTopic()
-				of.Topic, of.Partitions = asked.Topic, append(of.Partitions, part)
-				res := req.ResponseKind().(*kmsg.ListOffsetsResponse)
-				res.Topics = append(res.Topics, of)
-				return res
-			})
+			brokers, topic, asked := falseBound(t, -2, c.begins, c.times)
 			cfg := config(topic)
 			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
 			h := newHandler()
 			startAt(t, h, brokers, topic, cfg)
 			offsetsOf(t, h.await(t, 5)[0], 0, 5)
-			if !said.Load() {
-				t.Error("there was no false answer")
+			if n := asked.Load(); n <= c.times {
+				t.Errorf("the first offset was asked for %d times, and %d answers were to be false", n, c.times)
+			}
+		})
+	}
+}
+
+// Answers say that the log ends elsewhere. A consumer that begins at its end begins at the true one.
+func TestFalseEndLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends  int64
+		times int32
+	}{
+		"too early":             {ends: 3, times: 1},
+		"too late":              {ends: 9, times: 1},
+		"too late, for a while": {ends: 9, times: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers, topic, asked := falseBound(t, -1, c.ends, c.times)
+			cfg := config(topic)
+			cfg.Start = consumer.StartLatest
+			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			h := newHandler()
+			m := startAt(t, h, brokers, topic, cfg)
+			await(t, "the beginning", func() bool {
+				s := m.Status()
+				return len(s.Partitions) > 0 && s.Partitions[0].Next == 5
+			})
+			kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
+			offsetsOf(t, h.await(t, 2)[0], 5, 7)
+			if n := asked.Load(); n <= c.times {
+				t.Errorf("the end was asked for %d times, and %d answers were to be false", n, c.times)
 			}
 		})
 	}
@@ -293,24 +350,36 @@ func TestOneFalseGroupOffsetHaltsNothing(t *testing.T) {
 // One answer has another id of the topic: the log is not taken for one that was made again.
 func TestOneFalseTopicIDLosesNothing(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int32
-	brokers, topic := falseKafka(t, int16(kmsg.Metadata), func(req kmsg.Request) kmsg.Response {
-		r := req.(*kmsg.MetadataRequest)
-		if r.Version < 10 || len(r.Topics) != 1 || asked.Add(1) > 1 {
-			return nil
-		}
-		res := r.ResponseKind().(*kmsg.MetadataResponse)
-		one := kmsg.NewMetadataResponseTopic()
-		one.Topic, one.TopicID = r.Topics[0].Topic, [16]byte{1}
-		res.Topics = append(res.Topics, one)
-		return res
-	})
-	h, cfg := newHandler(), config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
-	m := startAt(t, h, brokers, topic, cfg)
-	offsetsOf(t, h.await(t, 5)[0], 0, 5)
-	if n := asked.Load(); n < 3 {
-		t.Errorf("asked %d times", n)
+	for name, versions := range map[string]*kversion.Versions{
+		"fetched by id": kversion.Stable(), "fetched by name": kversion.V3_0_0(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var lies atomic.Bool
+			brokers, topic := falseKafka(t, int16(kmsg.Metadata), func(req kmsg.Request) kmsg.Response {
+				r := req.(*kmsg.MetadataRequest)
+				if r.Version < 10 || len(r.Topics) != 1 || !lies.Swap(false) {
+					return nil
+				}
+				res := r.ResponseKind().(*kmsg.MetadataResponse)
+				one := kmsg.NewMetadataResponseTopic()
+				one.Topic, one.TopicID = r.Topics[0].Topic, event.NewID()
+				res.Topics = append(res.Topics, one)
+				return res
+			}, kfake.MaxVersions(versions))
+			cfg := config(topic)
+			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			h := newHandler()
+			for _, n := range []int{5, 7} { // when the group knows no log, and when it knows this one
+				lies.Store(true)
+				m := startAt(t, h, brokers, topic, cfg)
+				offsetsOf(t, h.await(t, n)[0], 0, int64(n))
+				m.stop(t)
+				if lies.Load() {
+					t.Error("the topic's id was not asked for")
+				}
+				kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
+			}
+		})
 	}
-	m.stop(t)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -189,51 +188,6 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	return p.begin(ctx, f, b)
 }
 
-// facts returns what Kafka and the group know. The log is asked for before its bounds: if it is another one by then, it
-// has no fetch.
-func (p *partition) facts(ctx context.Context) (f facts, ok bool) {
-	f = facts{id: p.ID, group: p.reading.group, start: p.c.cfg.Start, absent: p.c.wasAbsent(p.Topic)}
-	if ok = p.identify(ctx, &f); ok {
-		f.first, f.end, ok = p.bounds(ctx)
-	}
-	f.diverged = -1
-	return f, ok
-}
-
-// divergence returns where the log was cut below the group's offset and grew again; -1: it was not, or that is not
-// known. ok is false if ctx ended.
-func (p *partition) divergence(ctx context.Context, log uuid.UUID) (at int64, ok bool) {
-	at = -1
-	group := p.reading.group
-	if group.committed < 0 || group.epoch < 0 || group.log != log {
-		return at, true
-	}
-	ok = retry(ctx, func() bool {
-		ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
-		defer cancel()
-		res, err := p.c.client.fetch(ctx, &p.c.cfg, &fetchRequest{
-			topic: p.Topic, log: log, partition: p.ID, offset: group.committed, epoch: group.epoch, maxBytes: 1,
-			maxWait: time.Millisecond,
-		})
-		before := at
-		at = -1
-		switch {
-		case err == nil:
-			at = res.diverged
-			if at >= 0 && at != before { // one answer may be false
-				return false
-			}
-		case errors.Is(err, kafka.OffsetOutOfRange), errors.Is(err, kafka.UnknownTopicID): // the fetch reports it
-		case ctx.Err() == nil:
-			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
-			return false
-		}
-		p.c.outage.works(p.String())
-		return true
-	})
-	return at, ok
-}
-
 // begin reports a beginning, and passes it on to run after all earlier chunks.
 func (p *partition) begin(ctx context.Context, f facts, b beginning) (int64, error) {
 	if b.lost != nil {
@@ -308,84 +262,6 @@ func (p *partition) reportLost(lost LostRange, why string, first, end int64, hal
 	}
 	return fmt.Errorf("%s: the log has offsets %d to %d; stop the group's workers, %s, and start them", why, first,
 		end, do)
-}
-
-// identify queries the id of the topic's log until it gets an answer. It returns false if ctx ended.
-func (p *partition) identify(ctx context.Context, f *facts) bool {
-	return retry(ctx, func() bool {
-		log, fetched, err := p.c.client.logID(ctx, &p.c.cfg, p.Topic)
-		if err == nil && log != f.group.log { // one answer may be false
-			var again uuid.UUID
-			if again, fetched, err = p.c.client.logID(ctx, &p.c.cfg, p.Topic); err == nil && again != log {
-				err = fmt.Errorf("the id of topic %s: two answers differ", p.Topic)
-			}
-		}
-		switch {
-		case err == nil:
-			p.c.outage.works(p.String())
-			if f.log, f.fetch = log, uuid.Nil; fetched {
-				f.fetch = log
-			}
-		case ctx.Err() == nil:
-			p.c.outage.fail(p.String(), err)
-		}
-		return err == nil
-	})
-}
-
-// bounds queries the first offset and the end of the log until it gets answers that agree. It returns false if ctx
-// ended.
-func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
-	ok = retry(ctx, func() bool {
-		var err error
-		switch first, end, err = p.agreedOffsets(ctx); {
-		case err == nil:
-			p.setEnd(end)
-			p.c.outage.works(p.String())
-		case ctx.Err() == nil:
-			p.c.outage.fail(p.String(), fmt.Errorf("list offsets: %w", err))
-		}
-		return err == nil
-	})
-	return first, end, ok
-}
-
-// agreedOffsets asks until two answers are equal, three times at most. No checksum covers an answer, and a consumer
-// that begins at a false offset skips records. Both offsets only grow, so of three answers in order the second is true,
-// even if one of the three is false.
-func (p *partition) agreedOffsets(ctx context.Context) (first, end int64, err error) {
-	var firsts, ends []int64
-	for range 3 {
-		if first, end, err = p.listOffsets(ctx); err != nil {
-			return 0, 0, err
-		}
-		if n := len(ends); n > 0 && firsts[n-1] == first && ends[n-1] == end {
-			return first, end, nil
-		}
-		firsts, ends = append(firsts, first), append(ends, end)
-	}
-	if !slices.IsSorted(firsts) || !slices.IsSorted(ends) {
-		return 0, 0, fmt.Errorf("the answers differ: the log begins at %d and ends at %d", firsts, ends)
-	}
-	return firsts[1], ends[1], nil
-}
-
-func (p *partition) listOffsets(ctx context.Context) (first, end int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
-	defer cancel()
-	id := int(p.ID)
-	res, err := p.c.client.kafka().ListOffsets(ctx, &kafka.ListOffsetsRequest{
-		Topics: map[string][]kafka.OffsetRequest{p.Topic: {kafka.FirstOffsetOf(id), kafka.LastOffsetOf(id)}},
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, o := range res.Topics[p.Topic] {
-		if o.Partition == id {
-			return o.FirstOffset, o.LastOffset, o.Error
-		}
-	}
-	return 0, 0, fmt.Errorf("the answer lacks partition %d", id)
 }
 
 // newBackOff returns a backoff from 100 ms to 5 s, with jitter and without an end.

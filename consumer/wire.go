@@ -48,6 +48,7 @@ type fetchResponse struct {
 	errorCode     int16
 	throttle      time.Duration // how long the broker reads no further request of this client
 	highWatermark int64         // -1: not known
+	first         int64         // where the log begins; -1: not known
 	stable        int64         // the last stable offset: where the first open transaction begins; -1: not known
 	diverged      int64         // where the log was cut below the asked offset, and grew again; -1: it was not
 	aborted       []abortedTxn
@@ -230,7 +231,7 @@ const maxThrottle = 30 * time.Second
 func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	r := reader{b: b, flexible: version >= logFetchVersion}
 	r.tag(0)
-	res := &fetchResponse{highWatermark: -1, stable: -1, diverged: -1}
+	res := &fetchResponse{highWatermark: -1, first: -1, stable: -1, diverged: -1}
 	res.throttle = min(maxThrottle, time.Duration(max(0, r.int32()))*time.Millisecond)
 	if version >= 7 {
 		res.errorCode = r.int16()
@@ -258,7 +259,7 @@ func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
 	res.highWatermark = r.int64()
 	res.stable = r.int64()
 	if version >= 5 {
-		r.skip(8) // log start offset
+		res.first = r.int64()
 	}
 	for n := r.length(); n > 0 && !r.short; n-- {
 		res.aborted = append(res.aborted, abortedTxn{producer: r.int64(), first: r.int64()})
