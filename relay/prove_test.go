@@ -79,11 +79,14 @@ func TestP7ProofIsNotKnown(t *testing.T) {
 	}
 }
 
-// stuck is a publisher that never returns.
+// stuck is a publisher that returns when its gate is open.
 type stuck struct{ entered, gate chan struct{} }
 
 func (s stuck) Publish(_ context.Context, events []event.Event) []error {
-	close(s.entered)
+	select {
+	case s.entered <- struct{}{}:
+	case <-s.gate: // the events are published again: under load the lease may have ended
+	}
 	<-s.gate
 	return make([]error, len(events))
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // maxClaimTries is how often a claim begins again because the key changed between two of its statements. Another caller
-// made progress each time.
-const maxClaimTries = 20
+// made progress each time. It exceeds what the callers of one key do meanwhile.
+const maxClaimTries = 100
 
 var errContended = errors.New("pgstore: the key changes faster than it can be claimed: try again")
 
