@@ -98,7 +98,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 		page := s.get(path)
 		wants(t, page, "This database cannot be looked at", "It does not answer in time.")
 	}
-	wants(t, s.get("/"), "not known: orders: the database", "billing Outbox 0 events waiting")
+	wants(t, s.get("/"), "not known: orders: the database", "Outbox 0 events waiting")
 	status, page := s.post("/db/orders/topics/pause", "topic", "payments")
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("%d", status)
