@@ -38,7 +38,7 @@ type chunk struct {
 	events []event.Event
 	next   int64 // the offset after the chunk, past control and compacted records
 	bytes  int64 // approximate memory: its events, and each whole batch that they are from
-	epoch  int32 // the leader epoch of its last batch; -1: not known
+	epoch  int32 // the leader epoch of its batches; -1: not known
 
 	begins *beginning // the log begins, or continues elsewhere, at next: the chunk has no events; nil: it does not
 }
@@ -136,6 +136,9 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 		err := d.begin(b, c.next, txns)
 		if err == nil && d.open == nil {
 			return c, nil, nil
+		}
+		if err == nil && c.next > from && c.epoch != d.open.epoch {
+			return c, b, nil // the epoch is committed with each offset of the chunk
 		}
 		if err == nil {
 			err = d.records(&c, &left)

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -9,11 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
@@ -221,6 +224,32 @@ func testLogIsCut(t *testing.T, next int64) {
 	offsetsOf(t, h.await(t, 10)[0], 0, 10)
 	if l := recv(t, "the loss", lost); l.From != 8 || l.To != 8 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestCommittedEpochIsTheRecords: a fetch, and a batch, has records of two leaders, and only the first one's are decided.
+// With another epoch than theirs a cut of the second one's records would be told as one behind the position.
+func TestCommittedEpochIsTheRecords(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	cluster := kafkatest.NewCluster(t, 1)
+	brokers := cluster.Brokers()
+	topic := kafkatest.TopicAt(t, brokers, 1)
+	kafkatest.ProduceAt(t, brokers, topic, records(10, 0)...)
+	cluster.Stop(0)
+	cluster.Start(t, 0)
+	kafkatest.AwaitLeaders(t, brokers, topic, 1)
+	kafkatest.ProduceAt(t, brokers, topic, records(10, 0)...)
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait = 20, time.Second
+	h := newKeeping()
+	h.handler.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		return applied(5), errors.New("the sixth is refused")
+	}
+	startAt(t, h, brokers, topic, cfg)
+	await(t, "the commit", func() bool { return committed(t, brokers, topic, topic, 1)[0] == 5 })
+	if meta := metadataOf(t, brokers, topic); !strings.HasSuffix(meta, "epoch 0") {
+		t.Error(meta)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // facts returns what Kafka and the group know. ok is false if ctx ended.
@@ -116,23 +118,28 @@ func (p *partition) confirm(ctx context.Context, f *facts) error {
 	if err != nil {
 		return fmt.Errorf("fetch from the end, offset %d: %w", f.end, err)
 	}
-	if res.first != f.first {
+	if res.first >= 0 && res.first != f.first {
 		return fmt.Errorf("the log begins at %d by its offsets, and at %d by a fetch", f.first, res.first)
 	}
 	return nil
 }
 
-// probe fetches as little as Kafka allows.
+// probe fetches as little as Kafka allows. It waits while the broker throttles the client, and then asks again.
 func (p *partition) probe(ctx context.Context, log uuid.UUID, offset int64, epoch int32) (*fetchResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
-	defer cancel()
-	res, err := p.c.client.fetch(ctx, &p.c.cfg, &fetchRequest{
-		topic: p.Topic, log: log, partition: p.ID, offset: offset, epoch: epoch, maxBytes: 1, maxWait: time.Millisecond,
-	})
-	if err == nil && res.of == nil {
-		err = errors.New("the broker throttles this client, and tells nothing")
+	for {
+		asking, cancel := context.WithTimeout(ctx, 2*netTimeout)
+		res, err := p.c.client.fetch(asking, &p.c.cfg, &fetchRequest{
+			topic: p.Topic, log: log, partition: p.ID, offset: offset, epoch: epoch, maxBytes: 1,
+			maxWait: time.Millisecond,
+		})
+		cancel()
+		if err != nil || res.of != nil {
+			return res, err
+		}
+		if err = sleep.For(ctx, res.throttle); err != nil {
+			return nil, err
+		}
 	}
-	return res, err
 }
 
 func (p *partition) listOffsets(ctx context.Context) (first, end int64, err error) {

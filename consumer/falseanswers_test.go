@@ -156,6 +156,35 @@ func falseBound(t *testing.T, timestamp, offset int64, times int32) (brokers []s
 	return brokers, topic, asked
 }
 
+// The leader says to each fetch with an epoch that the log was cut, and not below the position: the epoch is not the one
+// of the record before. The position is read on without it.
+func TestCutThatIsNoneStopsNothing(t *testing.T) {
+	t.Parallel()
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if p := f.Topics[0].Partitions[0]; p.FetchOffset != 5 || p.LastFetchedEpoch < 0 {
+			return nil
+		}
+		return fetched(f, func(p *kmsg.FetchResponseTopicPartition) {
+			p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 5
+		})
+	})
+	outages := make(chan error, 100)
+	cfg := config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	cfg.Observer.Outage = func(o consumer.OutageInfo) {
+		if o.Err != nil {
+			outages <- o.Err
+		}
+	}
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	for !strings.Contains(recv(t, "the outage", outages).Error(), "the leader says that the log was cut") {
+	}
+	kafkatest.ProduceAt(t, brokers, topic, records(2, 0)...)
+	offsetsOf(t, h.await(t, 7)[0], 0, 7)
+}
+
 // Answers say that the log begins elsewhere, once or for a while. A consumer that believed them would skip what is
 // before, or begin where there is no record yet and halt.
 func TestFalseBeginningSkipsNothing(t *testing.T) {
@@ -184,6 +213,32 @@ func TestFalseBeginningSkipsNothing(t *testing.T) {
 				t.Errorf("the first offset was asked for %d times, and %d answers were to be false", n, c.times)
 			}
 		})
+	}
+}
+
+// A fetch does not tell where the log begins, and before that the broker throttles the client.
+func TestBeginningThatNoFetchTells(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	brokers, topic := falseKafka(t, int16(kmsg.Fetch), func(req kmsg.Request) kmsg.Response {
+		f := req.(*kmsg.FetchRequest)
+		if f.Topics[0].Partitions[0].FetchOffset != 5 {
+			return nil
+		}
+		if asked.Add(1) == 1 {
+			res := f.ResponseKind().(*kmsg.FetchResponse)
+			res.ThrottleMillis = 1
+			return res
+		}
+		return fetched(f, func(*kmsg.FetchResponseTopicPartition) {})
+	})
+	cfg := config(topic)
+	cfg.Observer.Outage = func(o consumer.OutageInfo) { t.Errorf("%+v", o) }
+	h := newHandler()
+	startAt(t, h, brokers, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+	if asked.Load() < 2 {
+		t.Error("the client was not throttled")
 	}
 }
 

@@ -64,12 +64,11 @@ func (p *partition) fetch(ctx context.Context) error {
 		if res.highWatermark >= 0 {
 			p.setEnd(res.highWatermark)
 		}
-		if 0 <= res.diverged && res.diverged < offset {
-			if res.diverged != before { // one answer may be false
-				cut = res.diverged
-				continue
+		if at := res.diverged; at >= 0 {
+			if cut = at; at == before {
+				cut = -1
 			}
-			if offset, err = p.wasCut(ctx, res.diverged, offset); err != nil {
+			if offset, err = p.saidToBeCut(ctx, at, at == before, offset); err != nil {
 				return err
 			}
 			continue
@@ -235,6 +234,22 @@ func (p *partition) wasCut(ctx context.Context, at, offset int64) (int64, error)
 	b := beginning{group: p.reading.group, next: -1, write: p.reading.kept}
 	f.truncated(&b, at, b.group.began, offset)
 	return p.begin(ctx, f, b)
+}
+
+// saidToBeCut handles an answer that says where the log was cut, and returns the offset to continue at. One answer may be
+// false.
+func (p *partition) saidToBeCut(ctx context.Context, at int64, again bool, offset int64) (int64, error) {
+	switch {
+	case at >= offset: // the record before offset is there, and is not of the epoch that was asked with
+		p.c.outage.fail(p.String(), fmt.Errorf("fetch from offset %d: the leader says that the log was cut, at offset %d",
+			offset, at))
+		p.reading.group.epoch = -1
+		_ = sleep.For(ctx, newBackOff().NextBackOff())
+		return offset, nil
+	case again:
+		return p.wasCut(ctx, at, offset)
+	}
+	return offset, nil
 }
 
 // remade looks whether the topic was made again. If so, it reports that and returns the offset to continue at.

@@ -250,8 +250,8 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 		if !ok {
 			break // return the batch first; the next gather sees the cause
 		}
-		if p.rest = c; c.begins != nil {
-			break // the events before it are of another log
+		if p.rest = c; c.begins != nil || c.epoch != batch.epoch {
+			break // the events before it are of another log, or another leader's
 		}
 		if !owned {
 			batch.events, owned = append(make([]event.Event, 0, most), batch.events...), true
