@@ -111,6 +111,7 @@ const (
 	whyLags      = "the handler's database lags behind the group"
 	whyBeyond    = "the group's offset is beyond the end of the log"
 	whyUnread    = "retention removed records that were never read"
+	whyRemoved   = "retention removed records that the handler's database had decided"
 	whyForgotten = "the handler's database lacks records that the group has committed, and retention removed them: " +
 		"if it was restored from a backup, their effects are lost"
 )

@@ -319,6 +319,39 @@ func TestGroupBehindIsTold(t *testing.T) {
 	}
 }
 
+// TestRemovedRecordsThatWereDecidedAreNoLoss: the group was set back below the handler's progress, and retention removed
+// what is decided, or more.
+func TestRemovedRecordsThatWereDecidedAreNoLoss(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	for _, c := range []struct{ decided, first int64 }{{8, 4}, {8, 8}, {4, 6}} {
+		t.Run(fmt.Sprintf("%d of %d", c.decided, c.first), func(t *testing.T) {
+			t.Parallel()
+			topic, brokers := kafkatest.Topic(t, 1), kafkatest.Brokers(t)
+			kafkatest.Produce(t, topic, records(8, 0)...)
+			lost := make(chan consumer.LostRange, 10)
+			k, cfg := newKeeping(), config(topic)
+			cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
+			m := start(t, k, topic, cfg)
+			k.await(t, 8)
+			m.stop(t)
+			k.decided(0, c.decided)
+			commitWith(t, brokers, topic, 2, "")
+			kafkatest.DeleteBefore(t, topic, 0, c.first)
+			kafkatest.Produce(t, topic, records(2, 0)...)
+			start(t, k, topic, cfg)
+			offsetsOf(t, k.await(t, int(8+10-c.first))[0][8:], c.first, 10)
+			if c.decided >= c.first {
+				if len(lost) > 0 {
+					t.Errorf("records are said to be lost: %+v", <-lost)
+				}
+			} else if l := recv(t, "the loss", lost); l.From != c.decided || l.To != c.first {
+				t.Errorf("%+v is said to be lost, want offsets %d to %d", l, c.decided, c.first)
+			}
+		})
+	}
+}
+
 // metadataOf returns the metadata of the group's offset of partition 0.
 func metadataOf(t *testing.T, brokers []string, topic string) (meta string) {
 	t.Helper()

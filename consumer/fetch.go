@@ -196,7 +196,10 @@ func (p *partition) begin(ctx context.Context, f facts, b beginning) (int64, err
 			return 0, err
 		}
 	}
-	p.reading.group, p.reading.log = b.group, f.fetch
+	p.reading.group, p.reading.log, p.reading.decided = b.group, f.fetch, 0
+	if b.sure {
+		p.reading.decided = b.known
+	}
 	select {
 	case p.chunks <- chunk{next: b.at, begins: &b}:
 	case <-ctx.Done():
@@ -219,7 +222,11 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 		f.truncated(&b, -1, b.group.began, offset)
 	default:
 		b.at, b.commit = f.first, true
-		b.loses(whyUnread, offset, f.first)
+		if decided := p.reading.decided; decided < f.first {
+			b.loses(whyUnread, max(offset, decided), f.first)
+		} else {
+			b.why, b.write, b.known, b.sure = whyRemoved, false, decided, true
+		}
 	}
 	b.group.setLog(f.log)
 	return p.begin(ctx, f, b)

@@ -31,7 +31,9 @@ type partition struct {
 		group groupOffset // of the log that is fetched
 		log   uuid.UUID   // its id; zero: fetched by the topic's name
 		kept  bool        // the handler keeps progress
-		after int64       // the offset after the last event that was passed on, or the one at which the partition began
+		// What is below is decided in the handler's database, certainly of this log; 0: nothing is, as far as is known.
+		decided int64
+		after   int64 // the offset after the last event that was passed on, or the one at which the partition began
 	}
 
 	chunks   chan chunk
