@@ -227,8 +227,8 @@ func testLogIsCut(t *testing.T, next int64) {
 	}
 }
 
-// TestCommittedEpochIsTheRecords: a fetch, and a batch, has records of two leaders, and only the first one's are decided.
-// With another epoch than theirs a cut of the second one's records would be told as one behind the position.
+// TestCommittedEpochIsTheRecords: a fetch, and a batch, has records of two leaders, and only the first one's are
+// decided. With another epoch than theirs a cut of the second one's records would be told as one behind the position.
 func TestCommittedEpochIsTheRecords(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -319,8 +319,8 @@ func TestGroupBehindIsTold(t *testing.T) {
 	}
 }
 
-// TestRemovedRecordsThatWereDecidedAreNoLoss: the group was set back below the handler's progress, and retention removed
-// what is decided, or more.
+// TestRemovedRecordsThatWereDecidedAreNoLoss: the group was set back below the handler's progress, and retention
+// removed what is decided, or more.
 func TestRemovedRecordsThatWereDecidedAreNoLoss(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

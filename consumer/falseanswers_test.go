@@ -156,7 +156,7 @@ func falseBound(t *testing.T, timestamp, offset int64, times int32) (brokers []s
 	return brokers, topic, asked
 }
 
-// The leader says to each fetch with an epoch that the log was cut, and not below the position: the epoch is not the one
+// The leader says to each fetch with an epoch that the log was cut, and not below the position: the epoch is not that
 // of the record before. The position is read on without it.
 func TestCutThatIsNoneStopsNothing(t *testing.T) {
 	t.Parallel()

@@ -243,13 +243,13 @@ func (p *partition) wasCut(ctx context.Context, at, offset int64) (int64, error)
 	return p.begin(ctx, f, b)
 }
 
-// saidToBeCut handles an answer that says where the log was cut, and returns the offset to continue at. One answer may be
-// false.
+// saidToBeCut handles an answer that says where the log was cut, and returns the offset to continue at. One answer may
+// be false.
 func (p *partition) saidToBeCut(ctx context.Context, at int64, again bool, offset int64) (int64, error) {
 	switch {
 	case at >= offset: // the record before offset is there, and is not of the epoch that was asked with
-		p.c.outage.fail(p.String(), fmt.Errorf("fetch from offset %d: the leader says that the log was cut, at offset %d",
-			offset, at))
+		p.c.outage.fail(p.String(), fmt.Errorf("fetch from offset %d: the leader says that the log was cut, at offset "+
+			"%d", offset, at))
 		p.reading.group.epoch = -1
 		_ = sleep.For(ctx, newBackOff().NextBackOff())
 		return offset, nil

@@ -24,8 +24,9 @@ import (
 // ErrAnother: the edit makes another event of the record, or none that can be understood.
 var ErrAnother = errors.New("the edit does not decode as the event that it was")
 
-// ErrNotHalted: the partition is not waiting for an operator.
-var ErrNotHalted = errors.New("neither halted nor waiting: it goes on, or never stopped; list the consumers")
+// ErrNotHalted: no row of the partition waits for an operator.
+var ErrNotHalted = errors.New("neither halted nor waiting in this database: it goes on, or its worker has halted it " +
+	"for a reason that only its log has, or the consumer has no such partition; list the consumers")
 
 // Operator lists, edits, releases and discards the parked and quarantined events of an inbox, for one person. It only
 // changes the database; the workers, which have the effects, act on it within Config.ReleaseEvery. Every change needs a

@@ -630,7 +630,7 @@ func TestProgress(t *testing.T) {
 	}
 	expect(t, list, "progress ahead", Skip, "is ahead of this machine's clock, and hides how long those behind it "+
 		"wait: "+topic+"/2 (at 0 of 2)")
-	expect(t, list, "progress well", OK, "no record older than 40s")
+	expect(t, list, "progress well", OK, "no record older than 40s waits in 3 partitions")
 	expect(t, list, "progress open", Fail, "an open Kafka transaction holds records: "+open+"/0 (at 1 of 3)")
 	if _, text := worst(list, "progress stuck"); strings.Contains(text, "transaction") {
 		t.Errorf("no transaction is open there: %s", text)

@@ -238,8 +238,7 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 	if err != nil {
 		return l, err
 	}
-	l.of, l.left, l.starts = len(c.Partitions), left(c), restarts(c)
-	l.wrong, l.waits = wrong, map[cause]*waitingList{}
+	l = lag{of: len(c.Partitions), left: left(c), starts: restarts(c), wrong: wrong, waits: map[cause]*waitingList{}}
 	var waits, unsure []operator.PartitionState
 	known := map[place]bool{}
 	for _, p := range c.Partitions {
@@ -248,7 +247,9 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 		if !ok {
 			continue
 		}
-		l.looked++
+		if p.HaltedAt == nil {
+			l.looked++
+		}
 		known[at] = true
 		if n := log.FirstOffset - p.From; n > 0 {
 			if p.Unmoved > soon { // the stored progress lags
@@ -260,8 +261,7 @@ func lagging(ctx context.Context, client *kafka.Client, c operator.ConsumerDiagn
 			l.shorter = append(l.shorter, fmt.Sprintf("%v (at %d of %d)", at, p.From, log.LastOffset))
 			p.From = log.FirstOffset
 		}
-		_, aged := old(log)
-		switch {
+		switch _, aged := old(log); {
 		case p.HaltedAt != nil || p.From >= log.LastOffset:
 		case aged > p.From || p.Attempts > 1:
 			waits = append(waits, p)
