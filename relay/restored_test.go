@@ -26,7 +26,10 @@ func TestP10LogIsAheadOfDatabase(t *testing.T) {
 			Offset: 7,
 		}}
 	}
-	check := func(events ...event.Event) error { return operator.CheckNumbers(t.Context(), db.Pool, "", events) }
+	check := func(events ...event.Event) error {
+		_, err := operator.CheckNumbers(t.Context(), db.Pool, "", events)
+		return err
+	}
 	other := "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d"
 
 	if err := check(at(outbox+".1", 3, 300), at(other+".1", 3, 9999), at("", 3, 9999), at("nonsense", 3, 9999),
@@ -60,7 +63,8 @@ func TestP10LogIsLaterThanLeases(t *testing.T) {
 		e := event.Event{Topic: "payments", Position: event.Position{
 			Epoch: epoch, Lane: 3, Seq: 5, Partition: 2, Offset: 7, Timestamp: time.Now().Add(-ago),
 		}}
-		return operator.CheckNumbers(t.Context(), db.Pool, "", []event.Event{e})
+		_, err := operator.CheckNumbers(t.Context(), db.Pool, "", []event.Event{e})
+		return err
 	}
 	for _, ago := range []time.Duration{25 * time.Hour, 24*time.Hour - 9*time.Minute, -time.Hour} {
 		if err := check(ago); err != nil {

@@ -175,12 +175,13 @@ func TestP10LogIsAheadOfWAL(t *testing.T) {
 	to := &memory{}
 	publishRound(t, db, to, 0, 2)
 	log := to.events()
-	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); err != nil {
+	if _, err := operator.CheckNumbers(t.Context(), db.Pool, "", log); err != nil {
 		t.Errorf("numbers that were used: %v", err)
 	}
 	log[7].Position.Seq += 1 << 40
 	var outdated *operator.OutdatedError
-	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &outdated) || outdated.Lane != -1 {
+	if _, err := operator.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &outdated) ||
+		outdated.Lane != -1 {
 		t.Errorf("a number beyond the WAL's end: %v", err)
 	}
 }

@@ -36,6 +36,10 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 		if end.Empty {
 			warnNeverWritten(ctx, log, conn, end.Topic)
 		}
+		if end.Other {
+			log.Warn("could not check whether Kafka is ahead of this database, as it is after a restore: the topic's "+
+				"last records are other producers'", "topic", end.Topic)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("nothing was published: %w", err)

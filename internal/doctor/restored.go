@@ -32,6 +32,7 @@ type End struct {
 	Err   error // of reading it
 	Away  bool  // Kafka does not answer, or cannot tell yet: neither this topic nor a later one was compared
 	Empty bool  // the topic has no record
+	Other bool  // no event that was read back is of this outbox: nothing was compared
 }
 
 // CompareNumbers returns an [*operator.OutdatedError] if Kafka has events with numbers that the outbox has not given
@@ -75,8 +76,9 @@ func CompareNumbers(ctx context.Context, db *pgxpool.Pool, schema string, conn K
 			}
 			continue
 		}
-		ends = append(ends, End{Topic: topic, Empty: len(tail) == 0})
-		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
+		own, err := operator.CheckNumbers(ctx, db, schema, tail)
+		ends = append(ends, End{Topic: topic, Empty: len(tail) == 0, Other: own == 0 && len(tail) > 0})
+		if err != nil {
 			return ends, err
 		}
 	}
@@ -154,8 +156,11 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	f := findings{where: s.Flags, inSchema: s.Schema}
 	ends, err := CompareNumbers(ctx, s.DB, s.Schema, s.Kafka)
 	var unread []error
+	var others []string
 	for _, end := range ends {
-		unread = append(unread, end.Err)
+		if unread = append(unread, end.Err); end.Other {
+			others = append(others, end.Topic)
+		}
 	}
 	outdated, ok := errors.AsType[*operator.OutdatedError](err)
 	switch reason := errors.Join(unread...); {
@@ -174,6 +179,9 @@ func Restored(ctx context.Context, s Subject) []Finding {
 	case reason != nil:
 		f.add(Warn, check, "could not be compared: "+reason.Error(), "After a restore of the database a relay would "+
 			"publish under numbers that Kafka has already.", allow("READ", reason))
+	case len(others) > 0:
+		f.unknown(check, fmt.Sprintf("the last %d records of each partition are other producers' in %s", tailLength,
+			strings.Join(others, ", ")))
 	default:
 		f.ok(check, "no number in Kafka that this outbox has not given out")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -120,4 +121,19 @@ func TestNotCompared(t *testing.T) {
 	if list := Restored(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}); len(list) > 0 {
 		t.Errorf("%+v", list)
 	}
+}
+
+// TestNumbersOfOthers: other producers wrote the end of a topic to which this outbox has published. It tells nothing.
+func TestNumbersOfOthers(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 1)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 1)`, topic)
+	conn, err := kafkaconn.Config{Brokers: kafkatest.Brokers(t)}.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn}
+	expect(t, Restored(t.Context(), s), "restored", OK, "no number in Kafka")
+	kafkatest.Produce(t, topic, kafkatest.Record{Value: []byte("v")})
+	expect(t, Restored(t.Context(), s), "restored", Skip, "are other producers' in "+topic)
 }

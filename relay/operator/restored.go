@@ -80,14 +80,15 @@ func (e *OutdatedError) Error() string {
 // returns them) with the outbox. It returns an [*OutdatedError] if one of them has a number that this outbox has not
 // given out yet, or was published when no relay of it had a lease. Events of other outboxes and of earlier
 // incarnations are no evidence. A lane without a given event cannot be judged: pass a few hundred of each partition.
-func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
+// own is how many of the events are this outbox's; of none, nothing is known.
+func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) (own int, err error) {
 	in, err := sql.For(schema)
 	if err != nil {
-		return fmt.Errorf("relay: %w", err)
+		return 0, fmt.Errorf("relay: %w", err)
 	}
 	rows, err := db.Query(ctx, in.Expand(sql.Numbering))
 	if err != nil {
-		return fmt.Errorf("relay: reading the numbering: %w", err)
+		return 0, fmt.Errorf("relay: reading the numbering: %w", err)
 	}
 	reserved := map[int16]int64{}
 	var lane int16
@@ -99,16 +100,19 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 		reserved[lane] = highest
 		return nil
 	}); err != nil {
-		return fmt.Errorf("relay: reading the numbering: %w", err)
+		return 0, fmt.Errorf("relay: reading the numbering: %w", err)
 	}
 	for i := range published {
 		p := &published[i].Position
 		theirs, ok := numbering(p.Epoch, outbox)
-		if !ok || theirs < incarnation {
+		if !ok {
+			continue
+		}
+		if own++; theirs < incarnation {
 			continue
 		}
 		if most, known := reserved[p.Lane]; known && (theirs > incarnation || p.Seq > most) {
-			return &OutdatedError{
+			return own, &OutdatedError{
 				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq,
 				Reserved: most, Partition: p.Partition, Offset: p.Offset,
 			}
@@ -123,10 +127,10 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 			if !math.IsInf(leased, 0) {
 				e.Leased = time.UnixMilli(int64(leased * 1000))
 			}
-			return e
+			return own, e
 		}
 	}
-	return nil
+	return own, nil
 }
 
 // numbering returns the incarnation of an epoch of the outbox.

@@ -132,7 +132,7 @@ func TestSplitBrain(t *testing.T) {
 		published = append(published, event.Decode(&e, ""))
 	}
 	var outdated *operator.OutdatedError
-	if err := operator.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &outdated) ||
+	if _, err := operator.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &outdated) ||
 		!outdated.Newer {
 		t.Errorf("a relay would start on the old primary: %v", err)
 	} else {
