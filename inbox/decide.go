@@ -229,9 +229,17 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		return false, &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
 	case err != nil:
 		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d events: %w", len(p.ids), err))
-	case s.Floor < 0:
-		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted "+
-			"while it runs: start again", in.consumer)}
+	}
+	// First of all: nothing that another database lacks, or has, is a reason to halt.
+	database, err := in.databaseOf(ctx, conn, s.Started, a.beganIn())
+	if err != nil {
+		return false, in.classify(ctx, err)
+	}
+	if s.Floor < 0 { // Prepare registers it again
+		database += fmt.Sprintf(", which does not know consumer %q any more", in.consumer)
+	}
+	if f := a.checkDatabase(database); f != nil {
+		return false, f
 	}
 	if err := in.registeredAs(dedupNamed(s.Dedup)); err != nil {
 		return false, &failure{kind: fatal, err: err}
@@ -241,12 +249,8 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 		a.setWatermarks(nil)
 		return false, &failure{kind: stale, err: errStale}
 	}
-	database, err := in.databaseOf(ctx, conn, s.Started, a.beganIn())
-	if err != nil {
-		return false, in.classify(ctx, err)
-	}
-	if f := a.checkDatabase(database); f != nil || in.cfg.Dedup != ByID {
-		return open, f
+	if in.cfg.Dedup != ByID {
+		return open, nil
 	}
 	known, err := in.there(ctx, conn, p.repeats(), false)
 	if err != nil {

@@ -27,7 +27,9 @@ func (b *batch) haltHere(ctx context.Context, err error) error {
 func (b *batch) halt(ctx context.Context, err error) error {
 	e := bare(b.events[b.suspect])
 	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
-	b.in.noteHalt(ctx, b.name, &e, err)
+	if f := b.noteHalt(ctx, &e, err); f != nil {
+		return f.err
+	}
 	b.in.log.Error("inbox: an event halts its partition", append(failureAttrs(&e, err), "attempts", h.Attempts)...)
 	if do := b.in.cfg.Observer.Halted; do != nil {
 		do(h)
@@ -36,8 +38,8 @@ func (b *batch) halt(ctx context.Context, err error) error {
 }
 
 // rejected logs that the partition waits for an operator. At every tenth retry it also records the wait in
-// inbox_progress.
-func (b *batch) rejected(ctx context.Context, err error) {
+// inbox_progress. It fails if the database has lost the row: what waits there is not the first event that it lacks.
+func (b *batch) rejected(ctx context.Context, err error) *failure {
 	e := bare(b.events[b.pos])
 	if b.retries%10 == 1 {
 		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again",
@@ -45,18 +47,31 @@ func (b *batch) rejected(ctx context.Context, err error) {
 	}
 	if b.retries%10 == 0 {
 		b.assignment.setHaltNoted(true)
-		b.in.noteHalt(ctx, b.name, &e, outcome.Terminal(CodeRejected, err))
+		return b.noteHalt(ctx, &e, outcome.Terminal(CodeRejected, err))
 	}
+	return nil
 }
 
-// noteHalt records in inbox_progress that a partition waits for an operator, who sees it there and can resume it. The
-// partition halts even if noteHalt fails.
-func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
-	err := in.execLate(ctx, sqlHalted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255),
-		storable(cause.Error(), 2000))
-	if err != nil {
-		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
+// noteHalt records in inbox_progress that a partition waits for an operator, who sees it there and can resume it, even if
+// ctx has ended. The partition halts even if the database does not answer. If it is another one, or has lost the row,
+// noteHalt writes nothing and fails.
+func (b *batch) noteHalt(ctx context.Context, e *event.Event, cause error) *failure {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	tag, err := b.in.db.Exec(ctx, b.in.q(sqlHalted), b.in.consumer, b.name.topic, b.name.id, e.Position.Offset,
+		storable(codeOf(cause), 255), storable(cause.Error(), 2000), b.assignment.beganIn(), b.assignment.storedAt())
+	if err == nil && tag.RowsAffected() == 0 {
+		f := b.in.lostHome(ctx, b.name, b.assignment)
+		if f == nil || f.kind == databaseChanged {
+			return f
+		}
+		err = f.err
 	}
+	if err != nil {
+		b.in.log.Warn("inbox: a halt could not be written down", "topic", b.name.topic, "partition", b.name.id,
+			"error", err)
+	}
+	return nil
 }
 
 // unhalt clears the recorded halts with that code. If all is false, it does so only if no list is full.

@@ -189,12 +189,12 @@ func (in *Inbox) releasable() []string {
 // also calls it. Prepare fails when tables are missing, when days are missing that db's role may not create, or when
 // the consumer is registered with another Dedup. The error says what to do.
 func (in *Inbox) Prepare(ctx context.Context) error {
-	if in.state.Load() != nil {
+	if in.isRegistered() {
 		in.missRun()
 		return nil
 	}
 	return in.exclusive(ctx, func() error {
-		if in.state.Load() != nil {
+		if in.isRegistered() {
 			return nil
 		}
 		if err := in.db.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return pgsession.Texts(c.Conn()) }); err != nil {
@@ -216,6 +216,13 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 		}
 		return in.present(ctx)
 	})
+}
+
+// isRegistered reports whether the consumer is registered, as the last transaction saw it. A database that was restored
+// to a backup from before the first start has lost that.
+func (in *Inbox) isRegistered() bool {
+	s := in.state.Load()
+	return s != nil && s.Floor >= 0
 }
 
 // exclusive runs do while no other goroutine of this inbox runs exclusive.

@@ -359,7 +359,11 @@ func (r *mReal) progress() string {
 		if full {
 			code = CodeListFull
 		}
-		r.exec(sqlHalted, "ledger", "payments", q, offset, code, "")
+		g := &assignment{}
+		if f := r.in.load(ctx, name, g); f != nil {
+			r.t.Fatal(f.err)
+		}
+		r.exec(sqlHalted, "ledger", "payments", q, offset, code, "", g.beganIn(), g.storedAt())
 		p.halt(offset, full)
 		return "halt"
 	}

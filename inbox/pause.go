@@ -36,7 +36,9 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 		b.in.outage.down(f.err)
 	case rejected:
 		reason = "rejected"
-		b.rejected(ctx, f.err)
+		if f := b.rejected(ctx, f.err); f != nil {
+			return f.err
+		}
 	case dayMissing:
 		reason = "day missing"
 		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.Make(ctx, true); return err })
@@ -45,9 +47,10 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 			b.retried(reason, b.retries, 0, f.err)
 			return nil
 		case err == nil: // the day is there: it is another constraint, or a trigger
-			reason = "rejected"
-			b.rejected(ctx, f.err)
-			return b.wait(ctx, reason, f)
+			if f := b.rejected(ctx, f.err); f != nil {
+				return f.err
+			}
+			return b.wait(ctx, "rejected", f)
 		}
 		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
 			errors.Join(f.err, err))

@@ -117,6 +117,19 @@ func (in *Inbox) checkProgress(ctx context.Context, on querier, p partitionName,
 	return nil
 }
 
+// lostHome compares the database with the one in which the partition began, and its row with what is known to be
+// stored.
+func (in *Inbox) lostHome(ctx context.Context, p partitionName, a *assignment) *failure {
+	now, f := in.readDatabase(ctx)
+	if f == nil {
+		f = a.checkDatabase(now)
+	}
+	if f == nil {
+		f = in.checkProgress(ctx, in.db, p, a)
+	}
+	return f
+}
+
 func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, a *assignment) (*DatabaseChangedError,
 	error,
 ) {
@@ -338,14 +351,7 @@ func (in *Inbox) count(ctx context.Context, p partitionName, a *assignment, e *e
 		a.accounted().at(e).upTo(offset), a.storedAt()).Scan(&attempts, &from)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The database, or the topic's log, is another one, or has lost the row.
-		now, f := in.readDatabase(ctx)
-		if f == nil {
-			f = a.checkDatabase(now)
-		}
-		if f == nil {
-			f = in.checkProgress(ctx, in.db, p, a)
-		}
-		return false, f
+		return false, in.lostHome(ctx, p, a)
 	}
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: counting a run of %s-%d: %w", p.topic, p.id, err))

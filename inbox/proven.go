@@ -80,13 +80,7 @@ func (b *batch) provenOld(ctx context.Context) (n int, f *failure) {
 		return 0, nil
 	}
 	// Neither proves anything if the database has lost it since.
-	now, f := b.in.readDatabase(ctx)
-	if f == nil {
-		f = b.assignment.checkDatabase(now)
-	}
-	if f == nil {
-		f = b.in.checkProgress(ctx, b.in.db, b.name, b.assignment)
-	}
+	f = b.in.lostHome(ctx, b.name, b.assignment)
 	if f == nil && skips > 0 && b.assignment.saySkipped() {
 		b.in.log.Warn("inbox: events are read that an operator has skipped (relay inbox audit): dropping them as "+
 			"repeats, their effects do not run", "topic", b.name.topic, "partition", b.name.id, "from", b.offset(b.pos),

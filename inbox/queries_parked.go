@@ -191,15 +191,20 @@ update {schema}inbox_progress set attempts = greatest(attempts - 1, 0), updated_
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset = $4::bigint`
 
 // While the database rejects a part of a batch, another may wait for its next attempt. Without trying_at that one runs,
-// as if an operator had asked for it.
+// as if an operator had asked for it. A row that the database has lost is not made: it would say that all before the
+// event is decided.
 const sqlHalted = `-- inbox: halted
 insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, halted_at,
 	halted_code, halted_reason)
-values ($1::text, $2::text, $3::integer, $4::bigint, $4::bigint, clock_timestamp(), $5::text, $6::text)
+select $1::text, $2::text, $3::integer, $4::bigint, $4::bigint, clock_timestamp(), $5::text, $6::text
+from {schema}inbox_server() c where $7::text = c.system || '/' || c.timeline and ($8::bigint < 0
+	or exists (select from {schema}inbox_progress
+		where consumer_name = $1::text and topic = $2::text and partition = $3::integer))
 on conflict (consumer_name, topic, partition) do update set halted_at = clock_timestamp(),
 	halted_code = excluded.halted_code,
 	halted_reason = excluded.halted_reason, updated_at = clock_timestamp(),
-	trying_at = case when excluded.halted_code = 'rejected' then p.trying_at end`
+	trying_at = case when excluded.halted_code = 'rejected' then p.trying_at end
+where p.from_offset >= $8::bigint`
 
 const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
