@@ -82,8 +82,9 @@ type Config struct {
 	// period. Default: 20 s; negative: the handlers' ctx ends at once.
 	DrainTimeout time.Duration
 
-	// ResumeEvery is how often a halted partition asks its handler whether an operator resumed it. It is also how often
-	// the consumer queries the log end of a partition that it does not fetch from. Default: 5 s.
+	// ResumeEvery is how often a halted partition asks its handler whether an operator resumed it; all partitions ask a
+	// quarter as often whether the handler's database was restored. It is also how often the consumer queries the log
+	// end of a partition that it does not fetch from. Default: 5 s.
 	ResumeEvery time.Duration
 
 	// FetchBytes is the requested size of one fetch of one partition, before decompression. Kafka returns at least one

@@ -159,8 +159,13 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 		if work.Err() != nil {
 			return false
 		}
-		// An error is an outage of the handler's database. The handler reports it.
-		if ok, err := p.c.handler.Resumed(work, p.Topic, p.ID); ok && err == nil {
+		// Another error is an outage of the handler's database. The handler reports it.
+		ok, err := p.c.handler.Resumed(work, p.Topic, p.ID)
+		if isDatabaseChanged(err) {
+			p.databaseChanged(err)
+			return false
+		}
+		if ok && err == nil {
 			break
 		}
 	}

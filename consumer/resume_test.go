@@ -204,3 +204,50 @@ func TestHandlerLearnsOfRevocation(t *testing.T) {
 		t.Errorf("Revoked was called after %d events, want 5", n)
 	}
 }
+
+// restored is a handler whose database is restored, to progress 3, when the test says so.
+type restored struct {
+	progressHandler
+	is atomic.Bool
+}
+
+func (r *restored) Resumed(context.Context, string, int32) (bool, error) {
+	if r.is.CompareAndSwap(true, false) {
+		return false, &inbox.DatabaseChangedError{From: "a", To: "b"}
+	}
+	return false, nil
+}
+
+// The handler's database was restored under a partition to which no event comes, since there is none, or since it is
+// halted. It begins at the database's progress all the same.
+func TestQuietPartitionFollowsItsDatabase(t *testing.T) {
+	t.Parallel()
+	for name, halting := range map[string]bool{"at its end": false, "halted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 1)
+			kafkatest.Produce(t, topic, records(10, 0)...)
+			h, halts := &restored{progressHandler: progressHandler{newHandler(), 3}}, make(chan struct{}, 10)
+			var fails atomic.Bool
+			fails.Store(halting)
+			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+				if i := len(events) - 1; events[i].Position.Offset == 9 && fails.Swap(false) {
+					return applied(i), &inbox.HaltError{Event: events[i], Err: errors.New("broken")}
+				}
+				return applied(len(events)), nil
+			}
+			cfg := config(topic)
+			cfg.CommitEvery, cfg.ResumeEvery = -1, time.Millisecond
+			cfg.Observer.Halted = func(consumer.Halt) { halts <- struct{}{} }
+			start(t, h, topic, cfg)
+			first := 10
+			if halting {
+				recv(t, "the halt", halts)
+				first = 9
+			}
+			offsetsOf(t, h.await(t, first)[0], 0, int64(first))
+			h.is.Store(true)
+			offsetsOf(t, h.await(t, first+7)[0][first:], 3, 10)
+		})
+	}
+}

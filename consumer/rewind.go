@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // begins records where the consumer begins the log: before the first event of it is handled, in the handler's database,
@@ -73,6 +74,25 @@ func (p *partition) record(ctx context.Context, b *beginning) bool {
 		return err == nil
 	})
 	return ok && !changed
+}
+
+// quietEvery is how many times Config.ResumeEvery pass until all partitions ask the handler again.
+const quietEvery = 4
+
+// watchHandler asks the handler, until ctx ends, whether its database has forgotten what was decided: without an event
+// nothing else does.
+func (s *session) watchHandler(ctx context.Context) {
+	for sleep.For(ctx, quietEvery*s.c.cfg.ResumeEvery) == nil {
+		for _, p := range s.all() {
+			if s.lostWhy() != nil {
+				break // the group is joined again already
+			}
+			// An outage is reported by who needs the database.
+			if _, err := s.c.handler.Resumed(ctx, p.Topic, p.ID); isDatabaseChanged(err) {
+				p.databaseChanged(err)
+			}
+		}
+	}
 }
 
 // databaseChanged joins the group again, to begin where the handler's database is now.

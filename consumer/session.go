@@ -60,6 +60,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	var others sync.WaitGroup
 	others.Go(func() { s.commits.run(beside) })
 	others.Go(func() { s.watchEnds(beside) })
+	others.Go(func() { s.watchHandler(beside) })
 	s.follow(ctx)
 	stop()
 	others.Wait()

@@ -30,6 +30,7 @@ type assignment struct {
 	writtenAt  time.Time   // when the progress was last written
 	unwritten  int64       // the progress that is not yet stored; 0: none
 	stored     int64       // the progress that is stored, or was by this process; -1: no row is known
+	moves      int         // how often this process has moved, or was to move, the progress that is stored
 	database   string      // the database in which the partition began; empty: unknown
 	account    account     // up to the decided progress
 	skipped    skipped     // what operators skipped of this log
@@ -264,6 +265,7 @@ func (a *assignment) setDecided(target *progressTarget, written bool) {
 	switch a.unwritten = target.next; {
 	case written:
 		a.stored = target.next
+		a.moves++
 		a.writtenAt, a.unwritten, a.pauseNoted, a.effectAt = time.Now(), 0, false, time.Time{}
 	case slices.Contains(target.out, Applied):
 		a.effectAt = time.Now()
@@ -297,9 +299,15 @@ func (a *assignment) storedAt() int64 {
 func (a *assignment) storing(at int64, done bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if done || at < a.stored {
+	if a.moves++; done || at < a.stored {
 		a.stored = at
 	}
+}
+
+func (a *assignment) movesNow() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.moves
 }
 
 // unwrittenProgress returns the progress to write with its account, the database for it and the log that it is of; 0:
@@ -315,6 +323,7 @@ func (a *assignment) setWritten(next int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stored = next
+	a.moves++
 	if a.writtenAt = time.Now(); a.unwritten == next {
 		a.unwritten, a.effectAt = 0, time.Time{}
 	}
@@ -333,8 +342,15 @@ func (s *assignments) get(p partitionName) *assignment {
 		s.of = map[partitionName]*assignment{}
 	}
 	if s.of[p] == nil {
-		s.of[p] = &assignment{place: fmt.Sprintf("%s/%d", p.topic, p.id), span: span{armed: true}}
+		s.of[p] = &assignment{place: fmt.Sprintf("%s/%d", p.topic, p.id), span: span{armed: true}, stored: -1}
 	}
+	return s.of[p]
+}
+
+// find returns the assignment of a partition; nil: it is not assigned.
+func (s *assignments) find(p partitionName) *assignment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.of[p]
 }
 

@@ -43,3 +43,6 @@ func PreparedLongAgo(in *Inbox) {
 
 // Runs reports whether Run was called.
 func Runs(in *Inbox) bool { return in.running.Load() }
+
+// WriteIdleProgress writes the progress that is due.
+func WriteIdleProgress(ctx context.Context, in *Inbox) error { return in.writeIdleProgress(ctx) }

@@ -2,10 +2,7 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/outcome"
@@ -52,9 +49,9 @@ func (b *batch) rejected(ctx context.Context, err error) *failure {
 	return nil
 }
 
-// noteHalt records in inbox_progress that a partition waits for an operator, who sees it there and can resume it, even if
-// ctx has ended. The partition halts even if the database does not answer. If it is another one, or has lost the row,
-// noteHalt writes nothing and fails.
+// noteHalt records in inbox_progress that a partition waits for an operator, who sees it there and can resume it, even
+// if ctx has ended. The partition halts even if the database does not answer. If that is another one, or has lost the
+// row, noteHalt writes nothing and fails.
 func (b *batch) noteHalt(ctx context.Context, e *event.Event, cause error) *failure {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
@@ -80,15 +77,35 @@ func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
 	return err
 }
 
-// Resumed implements [Handler].
+// Resumed implements [Handler]. A row that this process moves meanwhile is compared the next time.
 func (h *handler) Resumed(ctx context.Context, topic string, partition int32) (bool, error) {
-	var resumed bool
-	err := h.db.QueryRow(ctx, h.q(sqlResumed), h.consumer, topic, partition).Scan(&resumed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
+	p := partitionName{topic, partition}
+	a := h.assignments.find(p)
+	moves := 0
+	if a != nil {
+		moves = a.movesNow()
 	}
+	var resumed bool
+	var now string
+	var from *int64
+	var row progressRow
+	err := h.db.QueryRow(ctx, h.q(sqlResumed), h.consumer, topic, partition).Scan(&resumed, &now, &from, &row.log)
 	if err != nil {
 		return false, fmt.Errorf("inbox: asking whether %s-%d is resumed: %w", topic, partition, err)
 	}
-	return resumed, nil
+	if row.known = from != nil; row.known {
+		row.from = *from
+	}
+	if a != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		switch lost := a.lost(p, row); {
+		case a.database == "", a.stored < 0, a.moves != moves:
+		case a.database != now:
+			return false, &DatabaseChangedError{From: a.database, To: now}
+		case lost != nil:
+			return false, lost
+		}
+	}
+	return row.known && resumed, nil
 }

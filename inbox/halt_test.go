@@ -85,3 +85,89 @@ func TestP9_2_RestoredUnderAnEventThatHalts(t *testing.T) {
 		})
 	}
 }
+
+// TestP9_2_RestoredUnderAQuietPartition: a database loses the progress of a partition that has no events, which has
+// decided some, or was only begun, or halts. Resumed, which a consumer polls, says so, as often as it is asked; so does
+// the next event.
+func TestP9_2_RestoredUnderAQuietPartition(t *testing.T) {
+	t.Parallel()
+	const back = "update inbox_progress set from_offset = 1, to_offset = 1"
+	for name, c := range map[string]struct {
+		lose  string
+		again bool // it was assigned again, and no event came since
+		halts bool
+		want  bool
+	}{
+		"nothing is lost": {"select", false, false, false}, "nor when it is begun": {"select", true, false, false},
+		"gone": {forgetAll, false, false, true}, "back": {back, false, false, true},
+		"gone when begun": {forgetAll, true, false, true}, "back when begun": {back, true, false, true},
+		"halted": {forgetAll, false, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, log, e := newWorld(t), uuid.New(), keyed("a", "b", "c", "d", "e")
+			in := w.halting(inbox.Config{MaxAttempts: 1})
+			h := in.Each(func(ctx context.Context, tx pgx.Tx, one event.Event) error {
+				if c.halts && one.Position.Offset == 3 {
+					return errBad
+				}
+				return write(ctx, tx, one)
+			})
+			begun(t, h, log)
+			same(t, "before", handle(t, h, e[:3]), repeat(inbox.Applied, 3))
+			if c.again {
+				begun(t, h, log)
+			}
+			if c.halts {
+				_, err := h.Handle(t.Context(), e[3:])
+				halted(t, err, e[3].ID)
+			}
+			w.Exec(t, c.lose)
+			for range 2 {
+				resumed, err := h.Resumed(t.Context(), "payments", 3)
+				_, lost := errors.AsType[*inbox.DatabaseChangedError](err)
+				if lost != c.want || resumed == (c.want || c.halts) {
+					t.Errorf("resumed %t, error %v, want a DatabaseChangedError: %t", resumed, err, c.want)
+				}
+			}
+			if c.halts || !c.want {
+				return
+			}
+			inbox.ProgressIsDue(h)
+			if _, err := h.Handle(t.Context(), e[3:]); err == nil {
+				t.Error("the next event is decided as if nothing were lost")
+			}
+		})
+	}
+}
+
+// TestLostProgressDelaysNoOther: one partition's progress is lost. That of another is written as soon as it is idle,
+// and the loss is still there for the consumer to see.
+func TestLostProgressDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.inbox(inbox.Config{})
+	h, both := in.Each(write), [2][]event.Event{some(4), some(4)}
+	for i := range both[1] {
+		both[1][i].Position.Partition = 4
+	}
+	for p, e := range both {
+		h.Assigned("payments", int32(3+p))
+		handle(t, h, e[:2])
+		inbox.KeepProgressFresh(h)
+		handle(t, h, e[2:])
+	}
+	w.Exec(t, "delete from inbox_progress where partition = 3")
+	inbox.ProgressIsDue(h)
+	for range 2 {
+		if err := inbox.WriteIdleProgress(t.Context(), in); err != nil {
+			t.Errorf("the next time is later: %v", err)
+		}
+	}
+	if n := pgtest.One[int](t, w.DB, "select from_offset from inbox_progress where partition = 4"); n != 4 {
+		t.Errorf("the progress of the other partition is %d", n)
+	}
+	if _, err := h.Resumed(t.Context(), "payments", 3); err == nil {
+		t.Error("the loss is not seen")
+	}
+}

@@ -166,6 +166,9 @@ func (b *batch) step(ctx context.Context) error {
 // decided.
 func (b *batch) begin(ctx context.Context) (old int, f *failure) {
 	if f = b.in.load(ctx, b.name, b.assignment); f != nil {
+		if lost, ok := errors.AsType[*DatabaseChangedError](f.err); ok {
+			f = b.assignment.checkDatabase(lost.To)
+		}
 		return 0, f
 	}
 	if f = b.in.dedup.ready(ctx, b.name, b.assignment); f != nil {

@@ -51,7 +51,8 @@ type Handler interface {
 	// Absent tells that the log has no record for a consumer at the offsets from from to below to: markers of
 	// transactions, or what was aborted or compacted. Every event before them is decided.
 	Absent(topic string, partition int32, from, to int64)
-	// Resumed reports whether an operator resumed a halted partition. A consumer polls it.
+	// Resumed reports whether an operator resumed a halted partition. A consumer polls it, also for partitions that are
+	// not halted: a [*DatabaseChangedError] tells that one without events has lost its progress.
 	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
 }
 

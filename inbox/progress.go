@@ -53,7 +53,10 @@ func (in *Inbox) writeIdleProgress(ctx context.Context) error {
 	var errs []error
 	for _, h := range all {
 		for p, a := range h.assignments.due() {
-			errs = append(errs, in.writeProgress(ctx, p, a))
+			// What the database has lost keeps no other partition waiting: Resumed tells the consumer of it.
+			if err := in.writeProgress(ctx, p, a); !isDatabaseChanged(err) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -139,22 +142,27 @@ func (in *Inbox) lostProgress(ctx context.Context, on querier, p partitionName, 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.lost(p, row), nil
+}
+
+// lost compares the row of a partition with what this process knows to be stored. Its caller holds mu.
+func (a *assignment) lost(p partitionName, row progressRow) *DatabaseChangedError {
 	now := ""
 	switch {
 	case !row.known && a.stored >= 0:
 		now = "gone"
-	case row.known && (row.log == nil) != (a.log == nil), row.known && a.log != nil && *row.log != *a.log:
+	case a.loaded && row.known && ((row.log == nil) != (a.log == nil) || a.log != nil && *row.log != *a.log):
 		now = "of another log of the topic"
 	case row.known && row.from < a.stored:
 		now = fmt.Sprintf("%d, unless another process reads it again", row.from)
 	default:
-		return nil, nil
+		return nil
 	}
 	return &DatabaseChangedError{
 		From: a.database,
 		To: fmt.Sprintf("%s, where the progress of %s-%d, which was %d, is %s", a.database, p.topic, p.id, a.stored,
 			now),
-	}, nil
+	}
 }
 
 // load reads the progress of an earlier process.
@@ -164,15 +172,19 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 	if a.loaded {
 		return nil
 	}
-	if a.database == "" {
+	database := a.database
+	if database == "" {
 		var f *failure
-		if a.database, f = in.readDatabase(ctx); f != nil {
+		if database, f = in.readDatabase(ctx); f != nil {
 			return f
 		}
 	}
 	row, err := in.readProgress(ctx, in.db, p)
 	if err != nil {
 		return in.classify(ctx, err)
+	}
+	if lost := a.lost(p, row); lost != nil && a.database != "" { // since the partition began
+		return &failure{kind: databaseChanged, err: lost}
 	}
 	a.skipped = skipped{}
 	if row.log != nil {
@@ -188,7 +200,7 @@ func (in *Inbox) load(ctx context.Context, p partitionName, a *assignment) *fail
 		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
 			"topic", p.topic, "partition", p.id, "from", row.from, "to", row.to, "attempts", row.attempts)
 	}
-	a.loaded, a.log, a.account = true, row.log, account{row.begun, row.from, row.accounted}
+	a.database, a.loaded, a.log, a.account = database, true, row.log, account{row.begun, row.from, row.accounted}
 	return nil
 }
 
@@ -223,11 +235,14 @@ func (h *handler) Progress(ctx context.Context, topic string, partition int32) (
 	if f != nil {
 		return Progress{}, f.err
 	}
-	a := h.assignments.get(partitionName{topic, partition})
-	a.mu.Lock()
-	a.database = database
-	a.mu.Unlock()
-	return h.Inbox.Progress(ctx, topic, partition)
+	at, err := h.Inbox.Progress(ctx, topic, partition)
+	if err == nil {
+		a := h.assignments.get(partitionName{topic, partition})
+		a.mu.Lock()
+		a.database, a.stored = database, at.Next
+		a.mu.Unlock()
+	}
+	return at, err
 }
 
 // Begin implements [Handler]. It fails with a [*DatabaseChangedError] if the database is another one than Progress
@@ -246,15 +261,18 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 	if b.Lost != "" {
 		b.Reason = "records are lost: " + b.Lost // "inbox: list the progress" finds it by these words
 	}
-	tag, err := h.db.Exec(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
-		b.Partitions, a.beganIn(), b.Cut)
+	a.storing(-1, false)
+	var from int64
+	err := h.db.QueryRow(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
+		b.Partitions, a.beganIn(), b.Cut).Scan(&from)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return a.checkDatabase("another database").err
 	case err != nil:
 		return fmt.Errorf("inbox: beginning %s-%d: %w", topic, partition, err)
-	case tag.RowsAffected() == 0:
-		return a.checkDatabase("another database").err
 	}
 	a.reload()
+	a.storing(from, true)
 	return nil
 }
 

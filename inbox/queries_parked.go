@@ -113,7 +113,7 @@ with began as (
 		topic_id = excluded.topic_id, began_offset = excluded.began_offset, began_at = excluded.began_at,
 		began_reason = excluded.began_reason, seen_partitions = excluded.seen_partitions,
 		updated_at = clock_timestamp()
-	returning set_config('effectonce.inbox', 'forget', true)
+	returning p.from_offset, set_config('effectonce.inbox', 'forget', true)
 ), forgotten as (
 	delete from {schema}inbox_watermark m using {schema}inbox_progress p
 	where m.consumer_name = $1::text and m.topic = $2::text and m.partition = $3::integer
@@ -133,7 +133,7 @@ with began as (
 	select $1::text, $2::text, $3::integer, '00000000-0000-0000-0000-000000000000', incarnation, version + 1, lanes,
 		array[$4::bigint], latest from lowered
 )
-select from began`
+select from_offset from began`
 
 // Like the statements below, it writes nothing if the row is not, or no longer, where this process left it ($9; -1: it
 // knows of none).
@@ -207,8 +207,9 @@ on conflict (consumer_name, topic, partition) do update set halted_at = clock_ti
 where p.from_offset >= $8::bigint`
 
 const sqlResumed = `-- inbox: resumed
-select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text
-	and partition = $3::integer`
+select p.halted_at is null, c.system || '/' || c.timeline, p.from_offset, p.topic_id::text
+from {schema}inbox_server() c left join {schema}inbox_progress p
+	on p.consumer_name = $1::text and p.topic = $2::text and p.partition = $3::integer`
 
 // The progress does not advance, so updated_at stays.
 const sqlTrying = `-- inbox: note what is tried again
