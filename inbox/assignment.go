@@ -39,6 +39,7 @@ type assignment struct {
 	log        *string     // the id of the topic's log, of which the progress is; nil: unknown
 	effectAt   time.Time   // when the last effect that is not in the progress was applied; zero: none
 	watermarks *watermarks // for byNumber: the decided numbers, never modified; nil: unknown
+	outdated   bool        // the watermarks are to be read again
 
 	// Whether inbox_progress says that the partition is halted until an operator repairs the database, and that an
 	// event runs again after a long pause.
@@ -81,16 +82,30 @@ func (a *assignment) pass() (before, after account) {
 	return before, a.account
 }
 
+// getWatermarks returns nil if the watermarks are to be read.
 func (a *assignment) getWatermarks() *watermarks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.outdated {
+		return nil
+	}
 	return a.watermarks
 }
 
+// setWatermarks sets the watermarks; nil: they are to be read again.
 func (a *assignment) setWatermarks(m *watermarks) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.watermarks = m
+	if a.outdated = m == nil; !a.outdated {
+		a.watermarks = m
+	}
+}
+
+// knownWatermarks returns the watermarks that this process last knew to be committed, outdated or not; nil: none.
+func (a *assignment) knownWatermarks() *watermarks {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.watermarks
 }
 
 // width returns how many events a transaction may have; 0: any number.

@@ -51,6 +51,26 @@ type watermarks struct {
 	of       []watermark
 	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
 	first    map[uuid.UUID]int32 // the earliest incarnation that any partition of the topic has had
+	read     bool                // nothing was committed since they were read
+}
+
+// lostIn returns the first number that is lower in now, or gone, with what it is there.
+func (m *watermarks) lostIn(now *watermarks) (was, is int64) {
+	if m == nil {
+		return 0, 0
+	}
+	for i := range m.of {
+		var there map[int16]int64
+		if at := slices.IndexFunc(now.of, func(n watermark) bool { return n.numbering == m.of[i].numbering }); at >= 0 {
+			there = now.of[at].lanes
+		}
+		for lane, number := range m.of[i].lanes {
+			if number > there[lane] {
+				return number, there[lane]
+			}
+		}
+	}
+	return 0, 0
 }
 
 // verdict is the decision on an event by its number.
@@ -80,8 +100,8 @@ type judge struct {
 
 func newJudge(m *watermarks, offset bool) *judge {
 	return &judge{
-		watermarks: watermarks{slices.Clone(m.of), m.accepted, m.first}, replaced: make([]bool, len(m.of)),
-		offset: offset, last: -1,
+		watermarks: watermarks{of: slices.Clone(m.of), accepted: m.accepted, first: m.first},
+		replaced:   make([]bool, len(m.of)), offset: offset, last: -1,
 	}
 }
 

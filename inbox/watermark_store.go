@@ -25,7 +25,7 @@ func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *fa
 	if a.getWatermarks() != nil {
 		return nil
 	}
-	m := &watermarks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
+	m := &watermarks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}, read: true}
 	var b pgx.Batch
 	incarnations := func(statement string, into map[uuid.UUID]int32, args ...any) {
 		b.Queue(d.in.q(statement), args...).Query(func(rows pgx.Rows) error {
@@ -43,6 +43,22 @@ func (d byNumber) ready(ctx context.Context, p partitionName, a *assignment) *fa
 	})
 	if err := d.in.db.SendBatch(ctx, &b).Close(); err != nil {
 		return d.in.classify(ctx, fmt.Errorf("inbox: reading the watermarks of %s-%d: %w", p.topic, p.id, err))
+	}
+	return d.check(ctx, p, a, m)
+}
+
+// check takes the watermarks that were read, unless they are below those that this process knows to be committed. Then
+// the database has lost effects, and the next number would be decided past them: they would come as repeats.
+func (d byNumber) check(ctx context.Context, p partitionName, a *assignment, m *watermarks) *failure {
+	if was, is := a.knownWatermarks().lostIn(m); was > is {
+		if !d.offset || is > 0 {
+			return a.checkDatabase(fmt.Sprintf("%s, where the highest decided number of %s-%d, which was %d, is %d",
+				a.beganIn(), p.topic, p.id, was, is))
+		}
+		// An operator may have had the offsets forgotten, which leaves the progress as it is.
+		if f := d.in.checkProgress(ctx, d.in.db, p, a); f != nil {
+			return f
+		}
 	}
 	a.setWatermarks(m)
 	return nil
@@ -72,6 +88,11 @@ func (d byNumber) plan(events []event.Event, a *assignment, giveUp bool) (*plann
 	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt, giveUp)
 	if f != nil {
 		return nil, f
+	}
+	if !m.read && slices.ContainsFunc(p.replaced, func(i int) bool { return p.watermarks.of[i].version == 1 }) {
+		// Nothing in this transaction would meet a mark that the database has lost, and lost numbers would be old ones.
+		a.setWatermarks(nil)
+		return nil, &failure{kind: stale}
 	}
 	// The ids of events that an operator decided are recorded.
 	p.lookup, p.aged = s.IDs || giveUp, s.IDs

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -494,7 +495,81 @@ func TestP9_8_MarksOfAnotherDatabase(t *testing.T) {
 	handle(t, h, log[:5])
 	// As a restore of an older backup does.
 	w.Exec(t, "set local effectonce.inbox = 'forget'; delete from effect; delete from inbox_watermark")
+	changed(t, h, log[4:])
 	same(t, "forgotten", handle(t, h, log[4:]), repeat(inbox.Applied, 6))
+}
+
+// changed handles events in a database that has lost effects: it decides nothing.
+func changed(t *testing.T, h inbox.Handler, events []event.Event) {
+	t.Helper()
+	out, err := h.Handle(t.Context(), events)
+	if _, ok := errors.AsType[*inbox.DatabaseChangedError](err); !ok {
+		t.Errorf("outcomes %v, error %v, want a DatabaseChangedError", out, err)
+	}
+}
+
+// backup keeps what a consumer has decided, and returns the SQL that restores it in place.
+func (w *world) backup() (restore string) {
+	w.t.Helper()
+	restore = "set local session_replication_role = replica"
+	for _, table := range []string{"inbox_watermark", "inbox_progress", "inbox_message", "effect"} {
+		w.Exec(w.t, fmt.Sprintf("create table old_%s as table %[1]s", table))
+		restore += fmt.Sprintf("; delete from %s; insert into %[1]s overriding system value table old_%[1]s", table)
+	}
+	return restore
+}
+
+// TestP9_8_LostMarksDecideNothing: a backup was restored under a process whose progress is not due. No number is
+// decided past the lost effects, which would come as repeats.
+func TestP9_8_LostMarksDecideNothing(t *testing.T) {
+	t.Parallel()
+	for name, dedup := range map[string]inbox.Dedup{"watermark": inbox.ByWatermark, "offset": inbox.ByOffset} {
+		for lost, kept := range map[string]int{"back": 10, "gone": 0} {
+			t.Run(name+" "+lost, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				log := some(40)
+				if dedup == inbox.ByWatermark {
+					number(log, epochOne, 1)
+				}
+				h := w.inbox(inbox.Config{Dedup: dedup}).Each(write)
+				if kept > 0 {
+					handle(t, h, log[:kept])
+				}
+				restore := w.backup()
+				handle(t, h, log[kept:20])
+				inbox.KeepProgressFresh(h)
+				handle(t, h, log[20:30])
+				w.Exec(t, restore)
+				changed(t, h, log[30:])
+				same(t, "effects", w.effects(), ids(log[:kept]))
+				same(t, "read again", handle(t, h, log[kept:]), repeat(inbox.Applied, 40-kept))
+				same(t, "all", w.effects(), ids(log))
+			})
+		}
+	}
+}
+
+// TestP9_8_LostMarksBeforeANumbering: as above, and what comes next is of a later incarnation. Behind it the lost events
+// would be old ones.
+func TestP9_8_LostMarksBeforeANumbering(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := append(numbered(1, 20), number(some(10), epochTwo, 1)...)
+	for i := range log {
+		log[i].Position.Offset = int64(i)
+	}
+	w.Exec(t, "insert into inbox_numbering (consumer_name, outbox_id, incarnation) values ('ledger', $1, 2)",
+		strings.TrimSuffix(epochTwo, ".2"))
+	h := w.byWatermark(inbox.Config{}).Each(write)
+	handle(t, h, log[:10])
+	restore := w.backup()
+	handle(t, h, log[10:20])
+	inbox.KeepProgressFresh(h)
+	w.Exec(t, restore)
+	changed(t, h, log[20:])
+	same(t, "read again", handle(t, h, log[10:]), repeat(inbox.Applied, 20))
+	same(t, "all", w.effects(), ids(log))
 }
 
 // TestP9_8_MarksStayFlat: while a session keeps a snapshot, a watermark's old row versions are not removed. Moving the
