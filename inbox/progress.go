@@ -306,10 +306,10 @@ func (in *Inbox) databaseOf(ctx context.Context, conn *pgx.Conn, started int64, 
 }
 
 // DatabaseChangedError is returned by a handler when its database, or the database's timeline, is not the one in which
-// the handler began a partition, or when the partition's progress in it went back, or is gone: a standby has taken
-// over, a backup was restored, or rows were deleted. The database may lack effects whose offsets are committed. It has
-// decided nothing of the rest of the batch. A consumer restarts its partitions from the progress of the database. Other
-// callers may call Handle again; they must find the event to start from, see [Inbox.Progress].
+// the handler began a partition, or when the partition's progress or decided numbers in it went back, or are gone: a
+// standby has taken over, a backup was restored, or rows were deleted. The database may lack effects whose offsets are
+// committed. It has decided nothing of the rest of the batch. A consumer restarts its partitions from the progress of
+// the database. Other callers may call Handle again; they must find the event to start from, see [Inbox.Progress].
 type DatabaseChangedError struct {
 	From, To string // system identifier and timeline; in To also what became of the progress
 }

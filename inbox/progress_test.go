@@ -399,6 +399,53 @@ func TestP9_3_LostProgressDecidesNothing(t *testing.T) {
 	}
 }
 
+// TestP9_3_LostBeforeTheFirstEvent: a backup is restored while a partition is quiet since its assignment. Its first
+// event is not decided past the effects that are lost.
+func TestP9_3_LostBeforeTheFirstEvent(t *testing.T) {
+	t.Parallel()
+	for name, dedup := range map[string]inbox.Dedup{"by id": inbox.ByID, "by offset": inbox.ByOffset} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			e := some(40)
+			in := w.inbox(inbox.Config{Dedup: dedup})
+			h := in.Each(write)
+			begin := func(want int64) {
+				t.Helper()
+				assigned(h)
+				if at, err := h.Progress(t.Context(), "payments", 3); err != nil || at.Next != want {
+					t.Fatalf("the progress is %d, want %d: %v", at.Next, want, err)
+				}
+			}
+			begin(-1)
+			if err := h.Begin(t.Context(), "payments", 3, 0, inbox.Beginning{Reason: "a test"}); err != nil {
+				t.Fatal(err)
+			}
+			handle(t, h, e[:10])
+			h.Revoked(t.Context(), "payments", 3)
+			restore := w.backup()
+			begin(10)
+			handle(t, h, e[10:20])
+			h.Revoked(t.Context(), "payments", 3)
+			begin(20)
+			h.Absent("payments", 3, 20, 25)
+			w.Exec(t, restore)
+			if err := inbox.WriteIdleProgress(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			if now := w.progress()[0]; now != 10 {
+				t.Errorf("the progress is %d, want 10", now)
+			}
+			changed(t, h, e[25:])
+			same(t, "effects", w.effects(), ids(e[:10]))
+			begin(10)
+			same(t, "read again", handle(t, h, e[10:]), repeat(inbox.Applied, 30))
+			h.Revoked(t.Context(), "payments", 3)
+			begin(40)
+		})
+	}
+}
+
 // TestSkippedAheadIsNotLost: an operator advances the progress forwards, past events that a running process still has.
 func TestSkippedAheadIsNotLost(t *testing.T) {
 	t.Parallel()
