@@ -68,7 +68,8 @@ select lane, case when (select count(*) from gone) < (select count(*) from found
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+	cross join lateral (
+		select c.lane from {schema}outbox_claim c where c.lane = l.lane and c.first_seq = f.first_seq limit 1) c
 ), v as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[]) v (lane, id, seq) where v.lane in (select lane
 		from own)

@@ -92,7 +92,7 @@ from {schema}outbox_server() c
 where m.system_identifier <> c.system or m.timeline <> c.timeline`
 
 	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them
-	// was discarded, and its number stays a gap. The limits are for the plan, as in settle.
+	// was discarded, and its number stays a gap. The limits are for the plan, as in settle, and so is the offset.
 	Open = `-- relay: open
 select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
 	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
@@ -105,7 +105,8 @@ select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is nul
 	coalesce(e.event_time, e.created_at, h.event_time, h.created_at, p.event_time, p.created_at)
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-join {schema}outbox_claim c on c.lane = l.lane
+cross join lateral (
+	select o.* from {schema}outbox_claim o where o.lane = l.lane order by o.first_seq offset 0) c
 cross join lateral unnest(c.ids, c.seqs) u (id, seq)
 left join lateral (select * from {schema}outbox_event e where e.lane = c.lane and e.id = u.id limit 1) e on true
 left join lateral (select * from {schema}outbox_held h where h.lane = c.lane and h.id = u.id limit 1) h on true

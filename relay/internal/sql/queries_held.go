@@ -1,7 +1,8 @@
 package sql
 
 // The tables beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence as those
-// of queries_engine.go do; those of a settle also check that its own journal entry is still there.
+// of queries_engine.go do; those of a settle also check that its own journal entry is still there. Rows are looked up
+// with a limit and changed by ctid, for the reasons of settle: a join may read a whole table that vacuum found empty.
 const (
 	// Whether a lane has parked events, and whether some of them are to be released.
 	Look = `-- relay: look
@@ -47,7 +48,7 @@ where not exists (select from (
 	order by h.seq limit 1) one)`
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
-	// (P4), found as in settle: a join would read the whole table where vacuum has recorded it as empty.
+	// (P4).
 	TakeMarked = `-- relay: take marked
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
@@ -150,7 +151,10 @@ with mine as materialized (
 	) p
 	where p.bytes <= $8 or p.bytes = p.size
 ), unheld as (
-	delete from {schema}outbox_held h using picked p where p.behind and h.lane = p.lane and h.id = p.id
+	delete from {schema}outbox_held h where h.ctid = any (array(
+		select r.ctid from picked p cross join lateral (
+			select o.ctid from {schema}outbox_held o where o.lane = p.lane and o.id = p.id limit 1) r
+		where p.behind))
 	returning h.*
 ), put as (
 	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
@@ -169,16 +173,16 @@ select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant
 where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked
 	where not behind))::integer) = 1`
 
-	// A mark is deleted only here, under the lane's lock and with an empty list.
+	// A mark is deleted only here, under the lane's lock and with an empty list. An array of keys allows no join.
 	Unmark = `-- relay: unmark
-delete from {schema}outbox_parked_key k where k.key_hash in (
+delete from {schema}outbox_parked_key k where k.key_hash = any (array(
 	select r.key_hash from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	cross join lateral (
 		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing'
 		order by m.since limit $4) r
 	where not exists (select from (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone
-		order by p.id limit 1) one))`
+		order by p.id limit 1) one)))`
 
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
 	// list: none goes back into outbox_event, where a late commit would overtake it. The keys share the limit: the
@@ -234,7 +238,8 @@ with mine as materialized (
 select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenant, p.topic, p.key, p.type,
 	p.content_type, p.headers, p.payload,
 	coalesce(p.event_time, p.created_at)
-from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id
+from picked c cross join lateral (
+	select o.* from {schema}outbox_parked o where o.lane = c.lane and o.id = c.id limit 1) p
 where (select 1 / ((select count(*) from entry) = (select count(distinct lane) from picked))::integer) = 1`
 
 	// What is found and stays would be published again, and be another event then: current_setting fails, as in settle.
@@ -242,7 +247,8 @@ where (select 1 / ((select count(*) from entry) = (select count(distinct lane) f
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+	cross join lateral (
+		select c.lane from {schema}outbox_claim c where c.lane = l.lane and c.first_seq = f.first_seq limit 1) c
 ), v as materialized (
 	select v.lane, v.id from unnest($5::smallint[], $6::bigint[]) v (lane, id) where v.lane in (select lane from own)
 ), found as materialized (
@@ -274,7 +280,8 @@ select case when (select count(*) from taken) + (select count(*) from drained) +
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+	cross join lateral (
+		select c.lane from {schema}outbox_claim c where c.lane = l.lane and c.first_seq = f.first_seq limit 1) c
 ), v as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::boolean[], $8::boolean[], $9::integer[], $10::text[],
 		$11::text[])
@@ -339,7 +346,8 @@ select case when (select count(*) from put) <> (select count(*) from moved)
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+	cross join lateral (
+		select c.lane from {schema}outbox_claim c where c.lane = l.lane and c.first_seq = f.first_seq limit 1) c
 ), v as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[], $8::integer[], $9::boolean[]) v (lane, id, seq,
 		partition, sent)
@@ -376,9 +384,11 @@ select case when (select count(*) from put) <> (select count(*) from moved)
 	then current_setting('events cannot be held: a trigger keeps them where they are') end`
 
 	SettleEntries = `-- relay: settle entries
-delete from {schema}outbox_claim c
-using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
-where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
+delete from {schema}outbox_claim c where c.ctid = any (array(
+	select r.ctid from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select o.ctid from {schema}outbox_claim o where o.lane = l.lane and o.first_seq = f.first_seq limit 1) r))
 returning c.lane`
 
 	// The first held event of each group, to try whether its place answers. It is recorded as sent before it is, and
@@ -386,29 +396,32 @@ returning c.lane`
 	// settle may have moved some there that this relay does not know of yet. For a paused topic there is none. Events
 	// that must join a list of parked events are not sent (see drain); if the first hundred are such, none is returned.
 	Try = `-- relay: try
-update {schema}outbox_held t set sent = true
-from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
-join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0
-	or not exists (select from (
-		select from {schema}outbox_held o where o.topic = f.topic and o.lane + 0 = f.lane and o.partition >= 0
-		order by o.partition limit 1) one))
-	and not exists (select from {schema}outbox_paused_topic p where p.topic = f.topic)
-cross join lateral (
-	select h.lane, h.id, h.sent from (
-		select h.lane, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
-		where h.lane + 0 = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
-	where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash and not w.alone
-		and w.id < h.id)
-	order by h.seq limit 1) h
-where t.lane = h.lane and t.id = h.id
+with head as materialized (
+	select h.row, h.sent
+	from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0
+		or not exists (select from (
+			select from {schema}outbox_held o where o.topic = f.topic and o.lane + 0 = f.lane and o.partition >= 0
+			order by o.partition limit 1) one))
+		and not exists (select from {schema}outbox_paused_topic p where p.topic = f.topic)
+	cross join lateral (
+		select h.row, h.sent from (
+			select h.ctid as row, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
+			where h.lane + 0 = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
+		where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash
+			and not w.alone and w.id < h.id)
+		order by h.seq limit 1) h
+)
+update {schema}outbox_held t set sent = true from head h where t.ctid = h.row
 returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type,
 	t.content_type,
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
 
 	// Undoes the record of a try: the topic was certainly refused.
 	Untry = `-- relay: untry
-update {schema}outbox_held t set sent = false
-from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, id)
-join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-where t.lane = l.lane and t.id = f.id`
+update {schema}outbox_held t set sent = false where t.ctid = any (array(
+	select r.ctid from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, id)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select o.ctid from {schema}outbox_held o where o.lane = l.lane and o.id = f.id limit 1) r))`
 )

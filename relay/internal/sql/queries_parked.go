@@ -9,7 +9,8 @@ select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p
 	p.releasing or coalesce(k.state = 'releasing', false), p.maybe_published, p.attempts, p.reason, p.code,
 	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case
 	when $10 then p.payload end
-from {schema}outbox_parked p left join {schema}outbox_parked_key k on k.key_hash = p.key_hash and not p.alone
+from {schema}outbox_parked p left join lateral (
+	select m.state from {schema}outbox_parked_key m where m.key_hash = p.key_hash and not p.alone limit 1) k on true
 where ($1::bigint = 0 or p.id + 0 = $1) and ($2::uuid is null or p.message_id = $2)
 	and ($3::text is null or p.tenant = $3) and ($4::text = '' or p.topic = $4) and ($5::text = '' or p.key = $5)
 	and ($6::text = '' or p.code = $6)

@@ -10,6 +10,9 @@ where exists (select from (select from {schema}outbox_scheduled s where s.lane =
 	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. Count
 	// and bytes limit the events of each lane, at least one: a move that exceeds the lease would start over for ever.
 	// Fails, with a division by zero, if a trigger of outbox_event took some away: they would be nowhere.
+	//
+	// Rows are found by their key, and not by ctid: they have no lock, and may change meanwhile. The array keeps the
+	// planner from reading the whole table in the order of its key, for a join by it, if a vacuum found it empty.
 	MoveDue = `-- relay: move due
 with head as materialized (
 	select p.lane, p.due, p.seq
@@ -32,7 +35,7 @@ with head as materialized (
 	where p.bytes <= $5 or p.bytes = p.size
 ), due as (
 	delete from {schema}outbox_scheduled s using head h
-	where s.lane = h.lane and s.due = h.due and s.seq = h.seq
+	where s.lane = any (array[h.lane]) and s.due = h.due and s.seq = h.seq
 	returning s.*
 ), moved as (
 	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
@@ -75,7 +78,8 @@ where (coalesce($2::text, '') = '' or l.lane = hashtextextended($2::text collate
 		and ($2::text is null or s.key = $2) and ($3::text is null or s.tenant = $3))
 order by l.lane for update of l`
 
-	// Chosen is more than gone if a cancellation of one event, which locks no lane, was quicker.
+	// Chosen is more than gone if a cancellation of one event, which locks no lane, was quicker. The array is
+	// for the plan, as in move due.
 	CancelAll = `-- relay: cancel all
 with chosen as materialized (
 	select s.lane, s.due, s.seq from unnest($4::smallint[]) l (lane) cross join lateral (
@@ -84,7 +88,8 @@ with chosen as materialized (
 		order by o.due, o.seq limit $5) s
 	limit $5
 ), gone as (
-	delete from {schema}outbox_scheduled s using chosen c where s.lane = c.lane and s.due = c.due and s.seq = c.seq
+	delete from {schema}outbox_scheduled s using chosen c
+	where s.lane = any (array[c.lane]) and s.due = c.due and s.seq = c.seq
 	returning true
 )
 select (select count(*) from chosen), (select count(*) from gone)`

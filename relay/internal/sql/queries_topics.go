@@ -135,14 +135,13 @@ select lane from {schema}outbox_lane where lane in (
 	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2))
 	order by lane for update`
 
-	// An event in the journal may be in flight.
+	// An event in the journal may be in flight. By ctid for the reasons of settle: its lanes are locked.
 	DiscardHeld = `-- relay: discard held
-with chosen as (
-	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)
-		and h.lane = any ($3)
-	order by h.lane, h.partition, h.seq limit $4
-), gone as (
-	delete from {schema}outbox_held h using chosen where h.lane = chosen.lane and h.id = chosen.id
+with gone as (
+	delete from {schema}outbox_held h where h.ctid = any (array(
+		select o.ctid from {schema}outbox_held o where o.topic = $1 and ($2::uuid is null or o.message_id = $2)
+			and o.lane = any ($3)
+		order by o.lane, o.partition, o.seq limit $4))
 	returning h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane
 		and h.id = any (c.ids)) as maybe
 )
