@@ -550,8 +550,8 @@ func TestP9_8_LostMarksDecideNothing(t *testing.T) {
 	}
 }
 
-// TestP9_8_LostMarksBeforeANumbering: as above, and what comes next is of a later incarnation. Behind it the lost events
-// would be old ones.
+// TestP9_8_LostMarksBeforeANumbering: as above, and what comes next is of a later incarnation. Behind it the lost
+// events would be old ones.
 func TestP9_8_LostMarksBeforeANumbering(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
