@@ -46,7 +46,8 @@ func TestP9_2_RestoredUnderAnEventThatHalts(t *testing.T) {
 		"halted":                 {inbox.Config{OnFailure: inbox.Halt, MaxAttempts: 1}, true, ""},
 		"rejected":               {inbox.Config{}, false, "; " + fmt.Sprintf(away, "", "_away")},
 		"before the first start": {inbox.Config{}, false, unregister},
-		"by offset":              {inbox.Config{Dedup: inbox.ByOffset}, false, unregister},
+		"by offset, unknown":     {inbox.Config{Dedup: inbox.ByOffset}, false, unregister},
+		"by offset":              {inbox.Config{Dedup: inbox.ByOffset}, false, ""}, // and nothing halts
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,6 +68,7 @@ func TestP9_2_RestoredUnderAnEventThatHalts(t *testing.T) {
 			})
 			begun(t, h, log)
 			same(t, "before", handle(t, h, e[:2]), repeat(inbox.Applied, 2))
+			inbox.KeepProgressFresh(h) // it is not due
 			w.Exec(t, forgetAll+c.lose)
 			fails = c.fail
 			out, err := h.Handle(ctx, e[2:])
@@ -169,5 +171,27 @@ func TestLostProgressDelaysNoOther(t *testing.T) {
 	}
 	if _, err := h.Resumed(t.Context(), "payments", 3); err == nil {
 		t.Error("the loss is not seen")
+	}
+}
+
+// TestP9_2_RestoredWhileItBegins: the database loses the progress between the answer that a consumer begins by, and the
+// record of it.
+func TestP9_2_RestoredWhileItBegins(t *testing.T) {
+	t.Parallel()
+	w, e := newWorld(t), keyed("a", "b")
+	h := w.inbox(inbox.Config{}).Each(write)
+	begun(t, h, uuid.New())
+	handle(t, h, e)
+	h.Revoked(t.Context(), "payments", 3)
+	if next := begun(t, h, uuid.New()); next != 2 {
+		t.Fatalf("it begins at %d", next)
+	}
+	w.Exec(t, forgetAll)
+	err := h.Begin(t.Context(), "payments", 3, -1, inbox.Beginning{Log: uuid.New(), Partitions: 4})
+	if _, ok := errors.AsType[*inbox.DatabaseChangedError](err); !ok {
+		t.Errorf("error %v, want a DatabaseChangedError", err)
+	}
+	if now := w.progress(); now != [3]int64{} {
+		t.Errorf("the progress is %v", now)
 	}
 }

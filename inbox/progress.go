@@ -246,7 +246,7 @@ func (h *handler) Progress(ctx context.Context, topic string, partition int32) (
 }
 
 // Begin implements [Handler]. It fails with a [*DatabaseChangedError] if the database is another one than Progress
-// asked.
+// asked, or has lost the progress since.
 func (h *handler) Begin(ctx context.Context, topic string, partition int32, next int64, b Beginning) error {
 	p := partitionName{topic, partition}
 	a := h.assignments.get(p)
@@ -261,6 +261,7 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 	if b.Lost != "" {
 		b.Reason = "records are lost: " + b.Lost // "inbox: list the progress" finds it by these words
 	}
+	before := a.storedAt()
 	a.storing(-1, false)
 	var from int64
 	err := h.db.QueryRow(ctx, h.q(sqlBeginPartition), h.consumer, topic, partition, next, log, b.Offset, b.Reason,
@@ -270,6 +271,8 @@ func (h *handler) Begin(ctx context.Context, topic string, partition int32, next
 		return a.checkDatabase("another database").err
 	case err != nil:
 		return fmt.Errorf("inbox: beginning %s-%d: %w", topic, partition, err)
+	case next < 0 && from < before: // it was to stay
+		return a.checkDatabase(fmt.Sprintf("the same with a progress of %d instead of %d", from, before)).err
 	}
 	a.reload()
 	a.storing(from, true)
