@@ -37,7 +37,7 @@ func Worked(t testing.TB) map[string]string {
 	return all
 }
 
-// compiled are statements that seeded bugs change (verify/mutations): those are in the program, not in the source files.
+// compiled are statements that seeded bugs (verify/mutations) change: in the program, and not in the source files.
 var compiled = map[string]string{"takeMarked": sql.TakeMarked}
 
 func queries(t testing.TB, files string) map[string]string {
