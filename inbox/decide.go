@@ -247,11 +247,6 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, a *assi
 	// The state may have changed since the plan: the state read in this transaction decides.
 	if !in.dedup.holds(p, s) {
 		a.setWatermarks(nil)
-		if p.lost { // by another process, or with the progress: what it was at would be passed for good
-			if f := in.checkProgress(ctx, conn, p.name, a); f != nil {
-				return false, f
-			}
-		}
 		return false, &failure{kind: stale, err: errStale}
 	}
 	if in.cfg.Dedup != ByID {
