@@ -50,6 +50,25 @@ func fetched(req *kmsg.FetchRequest, change func(*kmsg.FetchResponseTopicPartiti
 	return res
 }
 
+// losesNothing is config for a consumer that must not say that records are lost.
+func losesNothing(t *testing.T, topic string) consumer.Config {
+	t.Helper()
+	cfg := config(topic)
+	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	return cfg
+}
+
+// outagesOf returns the errors of the consumer's outages.
+func outagesOf(cfg *consumer.Config) <-chan error {
+	outages := make(chan error, 100)
+	cfg.Observer.Outage = func(o consumer.OutageInfo) {
+		if o.Err != nil {
+			outages <- o.Err
+		}
+	}
+	return outages
+}
+
 // The leader refuses an offset that the log has. That is an outage, until it does so no more.
 func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
 	t.Parallel()
@@ -64,14 +83,8 @@ func TestRefusedOffsetThatIsThereIsAnOutage(t *testing.T) {
 			p.ErrorCode = kerr.OffsetOutOfRange.Code
 		})
 	})
-	outages := make(chan error, 100)
-	cfg := config(topic)
-	cfg.Observer.Outage = func(o consumer.OutageInfo) {
-		if o.Err != nil {
-			outages <- o.Err
-		}
-	}
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	cfg := losesNothing(t, topic)
+	outages := outagesOf(&cfg)
 	h := newHandler()
 	startAt(t, h, brokers, topic, cfg)
 	for !strings.Contains(recv(t, "the outage", outages).Error(), "although the log has the offset") {
@@ -115,8 +128,7 @@ func TestOneAnswerCutsNoLog(t *testing.T) {
 					p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 2
 				})
 			})
-			cfg := config(topic)
-			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			cfg := losesNothing(t, topic)
 			h := newHandler()
 			asks.Store(!c.again)
 			m := startAt(t, h, brokers, topic, cfg)
@@ -169,14 +181,8 @@ func TestCutThatIsNoneStopsNothing(t *testing.T) {
 			p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = 0, 5
 		})
 	})
-	outages := make(chan error, 100)
-	cfg := config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
-	cfg.Observer.Outage = func(o consumer.OutageInfo) {
-		if o.Err != nil {
-			outages <- o.Err
-		}
-	}
+	cfg := losesNothing(t, topic)
+	outages := outagesOf(&cfg)
 	h := newHandler()
 	startAt(t, h, brokers, topic, cfg)
 	for !strings.Contains(recv(t, "the outage", outages).Error(), "the leader says that the log was cut") {
@@ -204,8 +210,7 @@ func TestFalseBeginningSkipsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			brokers, topic, asked := falseBound(t, -2, c.begins, c.times)
-			cfg := config(topic)
-			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			cfg := losesNothing(t, topic)
 			h := newHandler()
 			startAt(t, h, brokers, topic, cfg)
 			offsetsOf(t, h.await(t, 5)[0], 0, 5)
@@ -256,9 +261,8 @@ func TestFalseEndLosesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			brokers, topic, asked := falseBound(t, -1, c.ends, c.times)
-			cfg := config(topic)
+			cfg := losesNothing(t, topic)
 			cfg.Start = consumer.StartLatest
-			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
 			h := newHandler()
 			m := startAt(t, h, brokers, topic, cfg)
 			await(t, "the beginning", func() bool {
@@ -291,13 +295,8 @@ func TestMemberIDIsGivenOnce(t *testing.T) {
 				res.ErrorCode, res.MemberID = kerr.MemberIDRequired.Code, id
 				return res
 			})
-			outages := make(chan error, 100)
 			cfg := config(topic)
-			cfg.Observer.Outage = func(o consumer.OutageInfo) {
-				if o.Err != nil {
-					outages <- o.Err
-				}
-			}
+			outages := outagesOf(&cfg)
 			h := newHandler()
 			startAt(t, h, brokers, topic, cfg)
 			for !strings.Contains(recv(t, "the outage", outages).Error(), "join group") {
@@ -347,8 +346,7 @@ func TestBatchBeyondTheEndIsFetchedAgain(t *testing.T) {
 	brokers, topic, asked := falseStart(t, func(p *kmsg.FetchResponseTopicPartition) {
 		p.RecordBatches = recordAt(1 << 40)
 	})
-	cfg := config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	cfg := losesNothing(t, topic)
 	h := newHandler()
 	startAt(t, h, brokers, topic, cfg)
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
@@ -392,8 +390,7 @@ func TestOneFalseGroupOffsetHaltsNothing(t *testing.T) {
 		res.Topics = append(res.Topics, one)
 		return res
 	})
-	h, cfg := newHandler(), config(topic)
-	cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+	h, cfg := newHandler(), losesNothing(t, topic)
 	m := startAt(t, h, brokers, topic, cfg)
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
 	if n := asked.Load(); n < 3 || len(m.Status().Halted()) > 0 {
@@ -422,8 +419,7 @@ func TestOneFalseTopicIDLosesNothing(t *testing.T) {
 				res.Topics = append(res.Topics, one)
 				return res
 			}, kfake.MaxVersions(versions))
-			cfg := config(topic)
-			cfg.Observer.Lost = func(l consumer.LostRange) { t.Errorf("records are said to be lost: %+v", l) }
+			cfg := losesNothing(t, topic)
 			h := newHandler()
 			for _, n := range []int{5, 7} { // when the group knows no log, and when it knows this one
 				lies.Store(true)

@@ -412,15 +412,11 @@ func TestP9_3_LostBeforeTheFirstEvent(t *testing.T) {
 			h := in.Each(write)
 			begin := func(want int64) {
 				t.Helper()
-				assigned(h)
-				if at, err := h.Progress(t.Context(), "payments", 3); err != nil || at.Next != want {
-					t.Fatalf("the progress is %d, want %d: %v", at.Next, want, err)
+				if next := begun(t, h, uuid.Nil); next != want {
+					t.Fatalf("it begins at %d, want %d", next, want)
 				}
 			}
-			begin(-1)
-			if err := h.Begin(t.Context(), "payments", 3, 0, inbox.Beginning{Reason: "a test"}); err != nil {
-				t.Fatal(err)
-			}
+			begin(0)
 			handle(t, h, e[:10])
 			h.Revoked(t.Context(), "payments", 3)
 			restore := w.backup()
