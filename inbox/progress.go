@@ -314,7 +314,7 @@ func (in *Inbox) databaseOf(ctx context.Context, conn *pgx.Conn, started int64, 
 // committed. It has decided nothing of the rest of the batch. A consumer restarts its partitions from the progress of
 // the database. Other callers may call Handle again; they must find the event to start from, see [Inbox.Progress].
 type DatabaseChangedError struct {
-	From, To string // system identifier and timeline; in To also what became of the progress
+	From, To string // system identifier and timeline; in To also what became of the progress, or of a number
 }
 
 // Error returns a message with both databases.

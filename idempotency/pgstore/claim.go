@@ -15,7 +15,7 @@ import (
 )
 
 // maxClaimTries is how often a claim begins again because the key changed between two of its statements. Another caller
-// made progress each time. It exceeds what the callers of one key do meanwhile.
+// made progress each time.
 const maxClaimTries = 100
 
 var errContended = errors.New("pgstore: the key changes faster than it can be claimed: try again")
