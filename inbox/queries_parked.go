@@ -144,13 +144,14 @@ where $6::text = c.system || '/' || c.timeline and ($9::bigint < 0 or exists (se
 	where consumer_name = $1::text and topic = $2::text and partition = $3::integer))
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset,
 	to_offset = excluded.to_offset, accounted = excluded.accounted,
-	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
-	updated_at = clock_timestamp()
+	attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
+	trying_at = case when p.from_offset = excluded.from_offset then p.trying_at end,
+	updated_at = case when p.from_offset = excluded.from_offset then p.updated_at else clock_timestamp() end
 where p.topic_id is not distinct from $7::text::uuid and p.from_offset >= $9::bigint`
 
 // A live process closes its range, but not the range of a successor or one in which a successor already counts.
 const sqlCloseRange = `-- inbox: close the range
-update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_timestamp()
+update {schema}inbox_progress set to_offset = from_offset
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
 	and from_offset >= $4::bigint and to_offset = $5::bigint`
 
