@@ -186,7 +186,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	}
 	f.disk(ctx, s.DB)
 	f.tables(ctx, s)
-	f.altered(ctx, s.DB)
+	f.altered(ctx, s.DB, s.Schema)
 	f.triggers(ctx, s)
 	f.waits(ctx, s)
 	f.others(ctx, s)

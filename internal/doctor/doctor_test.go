@@ -238,6 +238,13 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state, since)
 				values ('slow', sha256('x'), 't', 'k', '', 'releasing', now() - interval '2 min')`,
 		}, "consumer slow", Warn, "1 released keys or events are not applied yet, one since 2m"},
+		"a release whose worker starts again": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days, programs, starts)
+				values ('a', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now())),
+					(select jsonb_agg(jsonb_build_object('host', 'h1', 'at', now())) from generate_series(1, 6)))`,
+			`insert into inbox_parked_key (consumer_name, key_hash, topic, key, tenant, state)
+				values ('a', sha256('x'), 't', 'k', '', 'releasing')`,
+		}, "consumer a", Warn, "a worker on h1 has started 6 times within five minutes, and 1 released "},
 		"a release under way": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days, programs)
 				values ('g', now(), 3, jsonb_build_object('p', jsonb_build_object('seen', now(), 'host', 'h')))`,
@@ -250,6 +257,12 @@ func TestProvoked(t *testing.T) {
 				select 'l', 't', n, 30, 30, now() - n * interval '3 days', 'records are lost: they were deleted'
 				from generate_series(1, 3) n`,
 		}, "consumer l", Warn, "Z: they were deleted, t/2 at "},
+		"perhaps lost": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('m', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_at, began_reason)
+				values ('m', 't', 1, 0, 0, now(), 'records are lost: the topic was made again: unread records of the old '
+					|| 'log, if any, are gone')`,
+		}, "consumer m", Warn, "records may be lost: t/1 at "},
 		"unaccounted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('d', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, began_offset,
@@ -714,6 +727,10 @@ func TestJudgements(t *testing.T) {
 		"asynchronous commit": {
 			with(func(s *server) { s.SynchronousCommit = "off" }), "durability", Warn,
 			"off by default",
+		},
+		"commit at the primary alone": {
+			with(func(s *server) { s.SynchronousCommit, s.SynchronousStandbys = "local", "a" }), "durability", Warn,
+			"local by default",
 		},
 		"asynchronous standby": {
 			with(func(s *server) { s.Standbys = 2 }), "durability", Warn,

@@ -68,16 +68,27 @@ func (f *findings) days(d inboxoperator.Diagnosis) {
 
 // lost names what Kafka had no longer when the consumer came to it.
 func (f *findings) lost(check string, c inboxoperator.ConsumerDiagnosis) {
-	var lost []string
+	var lost, perhaps []string
 	for _, p := range c.Partitions {
-		if p.Lost != "" {
-			lost = append(lost, fmt.Sprintf("%s/%d at %s", p.Topic, p.Partition, p.Lost))
+		where := fmt.Sprintf("%s/%d at %s", p.Topic, p.Partition, p.Lost)
+		switch {
+		case p.Lost == "":
+		case strings.Contains(p.Lost, ", if any, are gone"):
+			perhaps = append(perhaps, where)
+		default:
+			lost = append(lost, where)
 		}
 	}
+	const next = "`relay replay` publishes again what the archive has; otherwise correct the business tables. Then " +
+		"acknowledge this."
 	if len(lost) > 0 {
 		f.add(Warn, check, "records are lost: "+some(lost, len(c.Partitions)), "Kafka had them no longer when the "+
-			"consumer came to them: their effects are missing. This is said for seven days.", "`relay replay` "+
-			"publishes again what the archive has; otherwise correct the business tables. Then acknowledge this.")
+			"consumer came to them: their effects are missing. This is said for seven days.", next)
+	}
+	if len(perhaps) > 0 {
+		f.add(Warn, check, "records may be lost: "+some(perhaps, len(c.Partitions)), "How many records the old log "+
+			"had behind what was decided is not known. If the consumer had read it to its end, none is missing. "+
+			"This is said for seven days.", "Compare the business tables with what was published. "+next)
 	}
 }
 
@@ -124,20 +135,7 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 			Round(time.Second)), "A worker goes on, and its window no longer keeps days: repeats of events whose days "+
 			"are dropped are quarantined.", "Stop its workers; or restart one, which ends the retirement.")
 	}
-	silent := c.ReportedAt == nil || time.Since(*c.ReportedAt) > gone
-	switch {
-	case c.Releasing > 0 && silent:
-		f.add(Warn, check, fmt.Sprintf("%d released keys or events wait for a worker", c.Releasing), "No program of "+
-			"the consumer has reported for "+gone.String()+", and only its workers run what is released.",
-			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
-		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
-	case c.Releasing > 0 && c.ReleasingFor > waitsLong:
-		f.add(Warn, check, fmt.Sprintf("%d released keys or events are not applied yet, one since %v", c.Releasing,
-			c.ReleasingFor.Round(time.Second)), "A worker applies the events of a key one at a time: the list is "+
-			"long, or an effect is slow, or hangs.", "The list gets shorter meanwhile, or see what its worker's "+
-			"session does (the finding \"idle in transaction\"), and its log.")
-		f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
-	}
+	f.releases(check, c)
 	if p := c.Parks; p.Events >= parksMany && p.Events > p.Effects {
 		f.add(Fail, check, fmt.Sprintf("most of its last events are parked, %d in two minutes: %s x %d", p.Events,
 			p.Code, p.OfCode), "The cause is more likely a deployment or changed data than the events. Their effects "+
@@ -157,6 +155,34 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		return
 	}
 	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))
+}
+
+// releases examines what operators have released, and no worker has applied yet.
+func (f *findings) releases(check string, c inboxoperator.ConsumerDiagnosis) {
+	if c.Releasing == 0 {
+		return
+	}
+	silent := c.ReportedAt == nil || time.Since(*c.ReportedAt) > gone
+	again := restarts(c)
+	switch {
+	case again != "":
+		f.add(Warn, check, fmt.Sprintf("%s, and %d released keys or events wait", again, c.Releasing), "An effect "+
+			"that ends its process does so when it is released, too: it is parked again after "+
+			"inbox.Config.CrashAttempts (10) such runs.", "The exit code and the last lines say why. Discard the "+
+			"event, or correct the effect.")
+	case silent:
+		f.add(Warn, check, fmt.Sprintf("%d released keys or events wait for a worker", c.Releasing), "No program of "+
+			"the consumer has reported for "+gone.String()+", and only its workers run what is released.",
+			"Start its workers; they call Inbox.Run, and have the effect of the topic.")
+	case c.ReleasingFor > waitsLong:
+		f.add(Warn, check, fmt.Sprintf("%d released keys or events are not applied yet, one since %v", c.Releasing,
+			c.ReleasingFor.Round(time.Second)), "A worker applies the events of a key one at a time: the list is "+
+			"long, or an effect is slow, or hangs.", "The list gets shorter meanwhile, or see what its worker's "+
+			"session does (the finding \"idle in transaction\"), and its log.")
+	default:
+		return
+	}
+	f.run("inbox", "parked", "keys", "--consumer="+c.Consumer)
 }
 
 // halts names what holds partitions, once for all that say the same, and which of them wait for a person.

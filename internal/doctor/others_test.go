@@ -80,6 +80,8 @@ func TestAlteredTables(t *testing.T) {
 	want(Fail, "without its primary key, or a unique index: outbox_lane")
 	db.Exec(t, "alter table outbox_lane add primary key (lane)")
 	db.Exec(t, "create table inbox_mine (n int)") // is no table of ours
+	db.Exec(t, "create schema mine")
+	db.Exec(t, "create unlogged table mine.outbox_lane (lane int)") // is another's
 	want(OK, "none is")
 
 	db.Exec(t, "create publication everything for all tables")

@@ -101,11 +101,11 @@ func (f *findings) disk(ctx context.Context, db *pgxpool.Pool) {
 }
 
 // altered looks for changes of the tables after their migrations.
-func (f *findings) altered(ctx context.Context, db *pgxpool.Pool) {
+func (f *findings) altered(ctx context.Context, db *pgxpool.Pool, schema string) {
 	var unlogged, unkeyed, publications, published string
-	err := db.QueryRow(ctx, queryUnlogged).Scan(&unlogged)
+	err := db.QueryRow(ctx, queryUnlogged, schema).Scan(&unlogged)
 	if err == nil {
-		err = db.QueryRow(ctx, queryUnkeyed, tables).Scan(&unkeyed)
+		err = db.QueryRow(ctx, queryUnkeyed, schema, tables).Scan(&unkeyed)
 	}
 	if err == nil {
 		err = db.QueryRow(ctx, queryUnpublished).Scan(&publications, &published)
@@ -196,6 +196,10 @@ func (f *findings) durability(s server) {
 		f.add(Warn, "durability", "synchronous_commit is off by default for this role",
 			"The relay and the inbox switch it on for themselves. Your own transactions may be gone after a crash, "+
 				"with their events.",
+			"alter role ... set synchronous_commit = on, where that matters")
+	case s.SynchronousCommit == "local" && s.SynchronousStandbys != "":
+		f.add(Warn, "durability", "synchronous_commit is local by default for this role",
+			"Only the relay waits for a synchronous standby. After a failover events and effects may be gone.",
 			"alter role ... set synchronous_commit = on, where that matters")
 	case lacks:
 	case s.Hidden > 0:

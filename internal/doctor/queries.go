@@ -29,12 +29,14 @@ join pg_class c on c.oid = p.logicalrelid where c.relname ~ '^(outbox|inbox|rela
 	queryUnlogged = `-- doctor: unlogged tables
 select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
 where c.relkind = 'r' and c.relpersistence = 'u'
+	and case $1 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($1)) end
 	and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
 	// An archive has no key, and goose's table has one that is not needed.
 	queryUnkeyed = `-- doctor: tables without their keys
 select coalesce(string_agg(c.oid::regclass::text, ', ' order by c.oid::regclass::text), '') from pg_class c
-where c.relkind in ('r', 'p') and c.relname = any ($1) and c.relname not in ('outbox_archive', 'effectonce_migration')
+where c.relkind in ('r', 'p') and c.relname = any ($2) and c.relname not in ('outbox_archive', 'effectonce_migration')
+	and case $1 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($1)) end
 	and (not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indisvalid)
 		or c.relname = 'inbox_parked' and not exists (select from pg_index i where i.indrelid = c.oid
 			and i.indisunique and not i.indisprimary and i.indisvalid))`
