@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -81,7 +82,18 @@ func (q *request) examined(d *reads.Database, st reads.State) (list []doctor.Fin
 		list = append(list, doctor.Keys(d.Subject(true), st.Keys.Stuck, st.Keys.Overdue, nil)...)
 	}
 	doctor.Mark(list, x.Acknowledged)
+	dated(list[len(x.Findings):][:len(restored)], time.Since(read))
 	return list, at, unsure
+}
+
+// dated says of findings that are older than the others when they were made.
+func dated(list []doctor.Finding, ago time.Duration) {
+	if ago < time.Minute {
+		return
+	}
+	for i := range list {
+		list[i].Found += fmt.Sprintf(" (looked at %d min ago)", int(ago.Minutes()))
+	}
 }
 
 // examineNow runs the doctor at once, for all viewers. It changes nothing.

@@ -1,8 +1,12 @@
 package ui_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/segmentio/kafka-go"
@@ -34,7 +38,21 @@ func TestDoctorPage(t *testing.T) {
 	kafkatest.Produce(t, topic, numbered(t, db, 3, 50))
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 1)`, topic)
 	db.Exec(t, `insert into outbox_paused_topic (topic, paused_by, reason) values ('refunds', 'ann', 'r')`)
-	transport := &kafka.Transport{}
+	var mu sync.Mutex
+	var conns []net.Conn
+	away := false
+	transport := &kafka.Transport{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if away {
+			return nil, errors.New("no broker runs")
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err == nil {
+			conns = append(conns, c)
+		}
+		return c, err
+	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	cfg := ui.Config{Kafka: &kafka.Client{Addr: kafka.TCP(kafkatest.Brokers(t)...), Transport: transport}}
 	d := of("orders", db)
@@ -58,7 +76,18 @@ func TestDoctorPage(t *testing.T) {
 	}
 	wants(t, s.examined(), "restored relay: the outbox is older", "relay fence"+on)
 	db.Exec(t, `update outbox_lane set reserved_seq = 50, lease_until = now()`)
-	wants(t, now(), "restored no number in Kafka that this outbox has not given out")
+	wants(t, now(), "restored no number in Kafka that this outbox has not given out", "kafka 1 broker")
+	mu.Lock()
+	away = true // kafka-go has the metadata still
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	mu.Unlock()
+	page = now()
+	wants(t, page, "kafka wrong", "no broker runs")
+	if strings.Contains(page, "answer, of cluster") {
+		t.Error("brokers that are away are said to answer")
+	}
 }
 
 // TestDoctorAway: a database that does not answer is said to be away.

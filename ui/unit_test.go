@@ -60,6 +60,19 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestDated: a finding that is minutes old does not pass for one of now.
+func TestDated(t *testing.T) {
+	t.Parallel()
+	for ago, want := range map[time.Duration]string{
+		59 * time.Second: "x", 9*time.Minute + 1: "x (looked at 9 min ago)",
+	} {
+		list := []doctor.Finding{{Found: "x"}}
+		if dated(list, ago); list[0].Found != want {
+			t.Errorf("after %v: %q", ago, list[0].Found)
+		}
+	}
+}
+
 // TestMovement: what waits and has not moved for 15 seconds stands; without a second look that is not known.
 func TestMovement(t *testing.T) {
 	t.Parallel()

@@ -120,6 +120,10 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 	if names == nil {
 		names = []string{} // nil would mean all
 	}
+	// kafka-go answers a request for metadata from its cache, even when no broker runs any more.
+	if _, err := client.ApiVersions(ctx, &kafka.ApiVersionsRequest{}); err != nil {
+		return nil, nil, err
+	}
 	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
 	if err != nil {
 		return nil, nil, err
