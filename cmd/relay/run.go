@@ -39,7 +39,7 @@ type runCommand struct {
 	ClaimEvents   int           `default:"8000" help:"Most events of a claim, 32 to 100000."`
 	ClaimBytes    int           `default:"16777216" help:"Most bytes of a claim's payloads, at least 1048576. Memory grows with it."`
 	DrainTimeout  time.Duration `default:"20s" help:"How long a relay may still publish its claimed events after a signal; 0: not at all."`
-	HoldAfter     time.Duration `default:"5s" help:"How long a partition may fail to answer while others answer, before its events are held and the others continue; negative: never."`
+	HoldAfter     time.Duration `default:"5s" help:"How long a partition may fail to answer while others answer or none is tried, before its events are held and the others continue; negative: never."`
 	Park          string        `default:"key" enum:"key,event" help:"What is parked when Kafka refuses an event permanently: its key (later events wait, in order), or the event alone."`
 	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two probes for events while events arrive; at least 1ms."`
