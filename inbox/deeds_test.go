@@ -61,6 +61,7 @@ var deeds = map[string]deed{
 	"set local":                 exec("set local app.tenant = 'a'"),
 	"set_config":                exec("select set_config('app.tenant', 'a', true)"),
 	"set_config of the session": exec("select set_config('app.tenant', 'a', false)"),
+	"update of the settings":    exec("update pg_settings set setting = '59min' where name = 'statement_timeout'"),
 	"set":                       exec("set app.tenant = 'a'"),
 	"set in a block":            exec("do $$ begin set local role pg_read_all_data; end $$"),
 	"start read only":           exec("start transaction read only"),

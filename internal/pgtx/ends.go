@@ -29,7 +29,8 @@ func look(query string) (e effects) {
 		// Only a literal tells that the setting ends with the transaction.
 		e = e.and(effects{sets: true, lasts: len(localConfig.FindAllString(text, n)) < n})
 	}
-	if strings.Contains(text, "pg_advisory_lock") || strings.Contains(text, "pg_try_advisory_lock") {
+	if strings.Contains(text, "pg_advisory_lock") || strings.Contains(text, "pg_try_advisory_lock") ||
+		strings.Contains(text, "pg_settings") && strings.Contains(text, "update") { // whose rule calls set_config
 		e.sets, e.lasts = true, true
 	}
 	return e

@@ -40,6 +40,7 @@ func TestLook(t *testing.T) {
 		"start transaction read only": tx, "begin isolation level read committed": tx,
 		"select set_config('a', coalesce($1, ''), TRUE ), set_config('b', $2, is_local => true)": tx,
 
+		"update pg_settings set setting = '1MB' where name = 'work_mem'": session, "select * from pg_settings": {},
 		"select set_config('app.tenant', $1, false)": session, "select set_config('app.tenant', $1, $2)": session,
 		"select set_config('a', $1, true), set_config('b', $2, false)":   session,
 		"with a as (select set_config('a', 'b', false)) select * from a": session,
