@@ -23,8 +23,9 @@ type Health struct {
 	mu      sync.Mutex
 	failing map[Place]time.Time // since when
 	closed  map[Place]*closure
-	paused  map[string]bool // topics, by an operator
-	seen    map[Place]bool  // result of Closed; nil: to be computed
+	opened  map[Place]*closure // the latest closure of an open place
+	paused  map[string]bool    // topics, by an operator
+	seen    map[Place]bool     // result of Closed; nil: to be computed
 }
 
 // Pauses are the pauses between tries of a closed place.
@@ -32,17 +33,21 @@ type Pauses interface{ NextBackOff() time.Duration }
 
 // closure is a closed place, with the time of its next try.
 type closure struct {
-	since, next time.Time
-	pauses      Pauses
-	unanswered  time.Time // since when it failed, if nothing was acked between that and its closing
+	since, next, opened time.Time
+	pauses              Pauses
+	unanswered          time.Time // since when it failed, if nothing was acked between that and its closing
 }
+
+// sameOutage is how soon after its opening a place is closed again for the same reason, most likely: the pauses between
+// its tries go on growing.
+const sameOutage = 10 * time.Second
 
 // NewHealth makes a Health without failing places. A place is closed when it has failed for holdAfter while others
 // answer; never, if that is negative.
 func NewHealth(holdAfter time.Duration, now time.Time, pauses func() Pauses) *Health {
 	return &Health{
 		holdAfter: holdAfter, born: now, pauses: pauses, changed: make(chan struct{}, 1), closing: make(chan struct{}),
-		failing: map[Place]time.Time{}, closed: map[Place]*closure{},
+		failing: map[Place]time.Time{}, closed: map[Place]*closure{}, opened: map[Place]*closure{},
 	}
 }
 
@@ -138,7 +143,13 @@ func (h *Health) close(p Place, now time.Time) bool {
 	if h.closed[p] != nil {
 		return false
 	}
-	c := &closure{since: now, pauses: h.pauses()}
+	c := &closure{since: now}
+	if last := h.opened[p]; last != nil && now.Sub(last.opened) < sameOutage {
+		c.pauses = last.pauses
+	} else {
+		c.pauses = h.pauses()
+	}
+	delete(h.opened, p)
 	c.next = c.since.Add(c.pauses.NextBackOff())
 	h.closed[p] = c
 	h.seen = nil
@@ -175,6 +186,7 @@ func (h *Health) Open(p Place, now time.Time) (time.Duration, bool) {
 		return 0, false
 	}
 	delete(h.closed, p)
+	c.opened, h.opened[p] = now, c
 	h.seen = nil
 	h.noteTrouble()
 	return now.Sub(c.since), true

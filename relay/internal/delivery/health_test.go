@@ -215,6 +215,21 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// TestClosedAgain: a place that is closed again soon is not tried as often as at first; later it is.
+func TestClosedAgain(t *testing.T) {
+	t.Parallel()
+	p := At("t", 0)
+	for _, c := range []struct{ opened, closed, next int }{{2, 5, 7}, {2, 13, 14}} {
+		h := health(func() Pauses { return new(growing) })
+		h.Close(p, born)
+		h.Open(p, at(c.opened))
+		h.Close(p, at(c.closed))
+		if _, next := h.Due(at(c.closed)); !next.Equal(at(c.next)) {
+			t.Errorf("opened after %d s and closed after %d s: tried at %v", c.opened, c.closed, next.Sub(born))
+		}
+	}
+}
+
 // TestHealthUnanswered: a place that was closed although no other was tried tells nothing of the others, until one
 // answers.
 func TestHealthUnanswered(t *testing.T) {
