@@ -55,6 +55,34 @@ func TestWAL7LastConfirmationIsSent(t *testing.T) {
 	}
 }
 
+// TestWAL7StopsBetweenTransactions: a clean stop while a transaction is being published publishes all of it, and moves
+// the slot behind it.
+func TestWAL7StopsBetweenTransactions(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{}
+	stop := startRelay(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
+		c.WALHeartbeat, c.ClaimEvents = time.Hour, 32
+	})))
+	awaitStreaming(t, db)
+	var place string
+	if err := db.Pool.QueryRow(t.Context(), `with filled as (insert into outbox_event (topic, key, type, payload)
+		select 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 4999) g
+		returning 1)
+		select max(pg_current_wal_insert_lsn())::text from filled`).Scan(&place); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "an event", func() (bool, error) { return to.count() > 0, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db,
+		`select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place)
+	if again := checkOrder(t, to.events(), 5000); again > 0 {
+		t.Errorf("%d events were published again", again)
+	}
+}
+
 // TestWAL9DeletesAreNotStreamed: a relay's deletes are not streamed to subscribers of the publication.
 func TestWAL9DeletesAreNotStreamed(t *testing.T) {
 	t.Parallel()

@@ -39,6 +39,7 @@ type follower struct {
 	waited  int // ticks, for pumps that are at work
 	scan    tableScan
 	pos     uint64        // commits before it were taken
+	latest  uint64        // the commit of the last event that was taken; 0: none was
 	claims  cycle.Session // the buffers of its claims
 	wake    bool          // changes in the last batch may have been invisible to the prober
 }
@@ -256,8 +257,10 @@ func (f *follower) take(work context.Context) error {
 		f.wake = true
 		f.kick()
 	}
-	if n := len(b.Items); n > 0 && f.numbers.Ended(&b.Items[n-1]) {
-		return errNumbersEnd
+	if n := len(b.Items); n > 0 {
+		if f.latest = b.Items[n-1].Commit; f.numbers.Ended(&b.Items[n-1]) {
+			return errNumbersEnd
+		}
 	}
 	f.pos = max(f.pos, b.Pos)
 	f.choose(b)
@@ -338,12 +341,16 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set sql.Fenced) {
 	return set
 }
 
-// readPending continues reading at the end until no lane is pending: that is no more than the WAL that was committed
-// when the session began. It may take half of the time for the drain; the rest is left to the next reader.
+// inside reports whether the end of a transaction was not taken yet, and events of it were.
+func (f *follower) inside() bool { return f.latest > 0 && f.pos <= f.latest }
+
+// readPending continues reading at the end until no lane is pending, which is no more than the WAL that was committed
+// when the session began, and to the end of a transaction, behind which the slot can move. It may take half of the time
+// for the drain; the rest is left to the next reader.
 func (f *follower) readPending(work context.Context, failed <-chan error) error {
 	enough := time.NewTimer(f.Drain / 2)
 	defer enough.Stop()
-	for len(f.pendingLanes().Lanes) > 0 {
+	for len(f.pendingLanes().Lanes) > 0 || f.inside() {
 		select {
 		case <-enough.C:
 			return nil
