@@ -59,7 +59,7 @@ func TestWALNumbersAfterDrop(t *testing.T) {
 	to := &memory{}
 	publishRound(t, db, to, 0, 1)
 	// Moves the next numbers far from the base.
-	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 20000)`)
+	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 100000)`)
 	publishRound(t, db, to, 1, 4)
 	awaitUnread(t, db, slot)
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
