@@ -100,10 +100,11 @@ type beginning struct {
 }
 
 const (
-	whyGroup     = "the group's offset"
-	whyFirst     = "the group sees the topic for the first time"
-	whyAdded     = "the partition was added after the group had seen the topic"
-	whyMade      = "the topic was made while the consumer waited for it"
+	whyGroup = "the group's offset"
+	whyFirst = "the group sees the topic for the first time"
+	whyAdded = "the partition was added after the group had seen the topic"
+	whyMade  = "the topic was made while the consumer waited for it"
+	// By "if any" doctor finds losses of an unknown number.
 	whyRemade    = "the topic was made again, or is another cluster's: unread records of the old log, if any, are gone"
 	whyTruncated = "the log was cut below what was decided: unread records, if any, are gone"
 	whyGone      = "the group has no offset (any more)"

@@ -122,6 +122,9 @@ func (w *world) works() (wrong string) {
 	if b.lost != nil && b.write != w.kept {
 		return fmt.Sprintf("%s: the database, if there is one, is not told", b.lostWhy)
 	}
+	if b.lost != nil && (b.lost.From == b.lost.To) != strings.Contains(b.lostWhy, ", if any, are gone") {
+		return fmt.Sprintf("%s: doctor takes a number for known, or a known one for not (%+v)", b.lostWhy, *b.lost)
+	}
 	if fresh := w.group.committed < 0 && w.db.Next < 0; fresh && w.start == StartLatest {
 		w.from = w.end
 	}
