@@ -81,7 +81,9 @@ func TestAlteredTables(t *testing.T) {
 	db.Exec(t, "alter table outbox_lane add primary key (lane)")
 	db.Exec(t, "create table inbox_mine (n int)") // is no table of ours
 	db.Exec(t, "create schema mine")
-	db.Exec(t, "create unlogged table mine.outbox_lane (lane int)") // is another's
+	db.Exec(t, "create unlogged table mine.outbox_lane (lane int)") // is another's, as this one
+	db.Exec(t, "create table mine.outbox_event (a int, id int generated always as (a) stored primary key)")
+	db.Exec(t, "create publication theirs for table mine.outbox_event")
 	want(OK, "none is")
 
 	db.Exec(t, "create publication everything for all tables")

@@ -108,7 +108,7 @@ func (f *findings) altered(ctx context.Context, db *pgxpool.Pool, schema string)
 		err = db.QueryRow(ctx, queryUnkeyed, schema, tables).Scan(&unkeyed)
 	}
 	if err == nil {
-		err = db.QueryRow(ctx, queryUnpublished).Scan(&publications, &published)
+		err = db.QueryRow(ctx, queryUnpublished, schema).Scan(&publications, &published)
 	}
 	switch {
 	case err != nil:

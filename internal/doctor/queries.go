@@ -77,6 +77,7 @@ join pg_index i on i.indrelid = c.oid
 	and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
 join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey) and a.attgenerated <> ''
 where current_setting('server_version_num')::int >= 180000 and (p.pubupdate or p.pubdelete)
+	and case $1 when '' then pg_table_is_visible(c.oid) else c.relnamespace = to_regnamespace(quote_ident($1)) end
 	and not a.attname = any (t.attnames) and c.relname ~ '^(outbox|inbox|relay_member|idempotency|effectonce)'`
 
 	// A pooler gives its own number for a session.
